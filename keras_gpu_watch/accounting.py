@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure arithmetic: an epoch's steps and boundaries in, its account out ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_gpu_watch.records import Bools, EpochSummary, Floats, StepArray, StepKind
+
+ESTIMATED_SHARE = 0.01
+"""Fields are marked as estimates when more than this share of the wall time was split by an estimate."""
+KNOWN_SHARE = 0.5
+"""With a smaller share of the steps' waits known, the others are not estimated from them."""
+WAITS_KEPT = 1_000_000
+"""Of more waits than this, percentiles are taken from every second one, every fourth one, ..."""
+
+ESTIMATED_FIELDS = (
+    "input_wait_seconds",
+    "compute_seconds",
+    "input_wait_share",
+    "input_wait_p50_seconds",
+    "input_wait_p95_seconds",
+    "input_wait_max_seconds",
+    "goodput",
+    "ceiling_speedup",
+)
+"""All that rests on the split of a call into wait and compute."""
+
+SUBMISSION_ONLY = (
+    "compute is not known: the train step returns host values only, so the end of its work on the device is not seen"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """Sums over some consecutive steps of one epoch (seconds; `None` = not known)."""
+
+    steps: int
+    batches: int
+    first_call_seconds: float
+    last_done_seconds: float
+    call_seconds: float
+    """Time inside the train function."""
+    compile_seconds: float
+    first_wait_seconds: float
+    """Wait of the epoch's first step, 0 when it isn't among these steps or not known."""
+    input_wait_seconds: float | None
+    """Of all steps but the first one."""
+    host_seconds: float
+    estimated_seconds: float
+    """Calls whose split is an estimate."""
+    steady_seconds: float
+    """Wait, compute and host of the steady steps."""
+    steady_batches: int
+    steady_examples: float | None
+    steady_waits_seconds: Floats
+    """One for each steady step; empty where waits are not known."""
+    steady_wait_sum_seconds: float
+    steady_wait_max_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFrame:
+    """What is known of an epoch besides its steps (times on the monotonic clock)."""
+
+    epoch: int
+    begin_seconds: float
+    end_seconds: float
+    """The next boundary."""
+    test_end_seconds: float | None = None
+    """When validation ended; `None` without validation."""
+    watch_overhead_seconds: float = 0.0
+    disagreements_seconds: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    submission_only: bool = False
+    """No returned value lived on the device: calls end when work is submitted, not when it is done."""
+
+
+def measure(steps: StepArray) -> StepTotals:
+    """Add some steps up.
+
+    Args:
+        steps: At least one row of `STEP_DTYPE`, consecutive and of one epoch.
+
+    Returns:
+        Their sums. Waits that are not known are estimated from the known ones' compute, if at least half are known.
+    """
+    seconds = steps["done_seconds"] - steps["call_seconds"]
+    compiling = steps["kind"] == StepKind.COMPILE
+    wait, filled = _with_estimates(steps, seconds, compiling)
+    known = not np.isnan(wait[~compiling]).any()
+    begins = bool(np.isnan(steps["host_seconds"][0]))
+    first_wait = float(np.nan_to_num(wait[0])) if begins else 0.0
+    steady = steps["kind"] == StepKind.STEADY
+    examples = float(steps["examples"][steady].sum())
+    waits = wait[steady] if known else np.empty(0)
+    return StepTotals(
+        steps=len(steps),
+        batches=int(steps["batches"].sum()),
+        first_call_seconds=float(steps["call_seconds"][0]),
+        last_done_seconds=float(steps["done_seconds"][-1]),
+        call_seconds=float(seconds.sum()),
+        compile_seconds=float(steps["compile_seconds"].sum()),
+        first_wait_seconds=first_wait,
+        input_wait_seconds=float(np.nansum(wait)) - first_wait if known else None,
+        host_seconds=float(np.nansum(steps["host_seconds"])),
+        estimated_seconds=float(seconds[filled | steps["estimated"]].sum()),
+        steady_seconds=float((seconds + np.nan_to_num(steps["host_seconds"]))[steady].sum()),
+        steady_batches=int(steps["batches"][steady].sum()),
+        steady_examples=None if np.isnan(examples) else examples,
+        steady_waits_seconds=waits,
+        steady_wait_sum_seconds=float(waits.sum()),
+        steady_wait_max_seconds=float(waits.max(initial=0.0)),
+    )
+
+
+def merge(parts: Sequence[StepTotals]) -> StepTotals:
+    """Sums over several consecutive pieces of one epoch.
+
+    Args:
+        parts: At least one, oldest first.
+    """
+    waits = np.concatenate([part.steady_waits_seconds for part in parts])
+    while len(waits) > WAITS_KEPT:
+        waits = waits[::2]
+    return StepTotals(
+        steps=sum(part.steps for part in parts),
+        batches=sum(part.batches for part in parts),
+        first_call_seconds=parts[0].first_call_seconds,
+        last_done_seconds=parts[-1].last_done_seconds,
+        call_seconds=sum(part.call_seconds for part in parts),
+        compile_seconds=sum(part.compile_seconds for part in parts),
+        first_wait_seconds=sum(part.first_wait_seconds for part in parts),
+        input_wait_seconds=_sum_if_all_known([part.input_wait_seconds for part in parts]),
+        host_seconds=sum(part.host_seconds for part in parts),
+        estimated_seconds=sum(part.estimated_seconds for part in parts),
+        steady_seconds=sum(part.steady_seconds for part in parts),
+        steady_batches=sum(part.steady_batches for part in parts),
+        steady_examples=_sum_if_all_known([part.steady_examples for part in parts]),
+        steady_waits_seconds=waits,
+        steady_wait_sum_seconds=sum(part.steady_wait_sum_seconds for part in parts),
+        steady_wait_max_seconds=max(part.steady_wait_max_seconds for part in parts),
+    )
+
+
+def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
+    """Where the epoch's seconds went.
+
+    Args:
+        frame: Boundaries of the epoch.
+        totals: Sums over all of its steps; `None` for an epoch without any.
+
+    Returns:
+        The account. Its parts add up to `wall_seconds`.
+    """
+    wall = frame.end_seconds - frame.begin_seconds
+    if totals is None:
+        return _without_steps(frame, wall)
+    first_batch = totals.first_call_seconds - frame.begin_seconds + totals.first_wait_seconds
+    step = totals.call_seconds - totals.compile_seconds - totals.first_wait_seconds
+    wait, compute = totals.input_wait_seconds, None
+    if wait is not None and not frame.submission_only:
+        compute = step - wait
+    validation = None if frame.test_end_seconds is None else frame.test_end_seconds - totals.last_done_seconds
+    epoch_end = frame.end_seconds - totals.last_done_seconds - (validation or 0.0)
+    parts = (first_batch, totals.compile_seconds, step, totals.host_seconds, validation or 0.0, epoch_end)
+    p50, p95 = _percentiles(totals.steady_waits_seconds)
+    return EpochSummary(
+        epoch=frame.epoch,
+        steps=totals.steps,
+        batches=totals.batches,
+        wall_seconds=wall,
+        first_batch_seconds=first_batch,
+        compile_seconds=totals.compile_seconds,
+        step_seconds=step,
+        input_wait_seconds=wait,
+        compute_seconds=compute,
+        host_seconds=totals.host_seconds,
+        validation_seconds=validation,
+        epoch_end_seconds=epoch_end,
+        unattributed_seconds=wall - sum(parts),
+        watch_overhead_seconds=frame.watch_overhead_seconds,
+        input_wait_share=_share(totals) if compute is not None else None,
+        input_wait_p50_seconds=p50,
+        input_wait_p95_seconds=p95,
+        input_wait_max_seconds=None if p50 is None else totals.steady_wait_max_seconds,
+        goodput=None if compute is None else _ratio(compute, wall),
+        ceiling_speedup=_ceiling(totals) if compute is not None else None,
+        batches_per_second=_ratio(totals.steady_batches, totals.steady_seconds),
+        examples_per_second=_ratio(totals.steady_examples, totals.steady_seconds),
+        sources_disagreement_seconds=_median(frame.disagreements_seconds),
+        estimated=ESTIMATED_FIELDS if totals.estimated_seconds > ESTIMATED_SHARE * wall and wait is not None else (),
+        notes=frame.notes + ((SUBMISSION_ONLY,) if frame.submission_only else ()),
+    )
+
+
+def _with_estimates(steps: StepArray, seconds: Floats, compiling: Bools) -> tuple[Floats, Bools]:
+    """Each step's wait, and which of them were filled in: the call less the known steps' compute per batch."""
+    wait = steps["input_wait_seconds"].copy()
+    missing = np.isnan(wait) & ~compiling
+    known = ~np.isnan(wait) & ~compiling
+    if not missing.any() or known.sum() < KNOWN_SHARE * (~compiling).sum():
+        return wait, np.zeros(len(steps), np.bool_)
+    compute = float(np.median(steps["compute_seconds"][known] / steps["batches"][known]))
+    guess = np.clip(seconds - compute * steps["batches"], 0.0, seconds)
+    return np.where(missing, guess, wait), missing
+
+
+def _share(totals: StepTotals) -> float | None:
+    return _ratio(totals.steady_wait_sum_seconds, totals.steady_seconds)
+
+
+def _ceiling(totals: StepTotals) -> float | None:
+    return _ratio(totals.steady_seconds, totals.steady_seconds - totals.steady_wait_sum_seconds)
+
+
+def _ratio(part: float | None, whole: float) -> float | None:
+    return part / whole if part is not None and whole > 0 else None
+
+
+def _percentiles(waits: Floats) -> tuple[float | None, float | None]:
+    if not len(waits):
+        return None, None
+    p50, p95 = np.percentile(waits, (50, 95))
+    return float(p50), float(p95)
+
+
+def _median(values: tuple[float, ...]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _without_steps(frame: EpochFrame, wall: float) -> EpochSummary:
+    validation = None if frame.test_end_seconds is None else frame.test_end_seconds - frame.begin_seconds
+    return EpochSummary(
+        epoch=frame.epoch,
+        steps=0,
+        batches=0,
+        wall_seconds=wall,
+        first_batch_seconds=0.0,
+        compile_seconds=0.0,
+        step_seconds=0.0,
+        input_wait_seconds=None,
+        compute_seconds=None,
+        host_seconds=0.0,
+        validation_seconds=validation,
+        epoch_end_seconds=wall - (validation or 0.0),
+        unattributed_seconds=0.0,
+        watch_overhead_seconds=frame.watch_overhead_seconds,
+        input_wait_share=None,
+        input_wait_p50_seconds=None,
+        input_wait_p95_seconds=None,
+        input_wait_max_seconds=None,
+        goodput=None,
+        ceiling_speedup=None,
+        batches_per_second=None,
+        examples_per_second=None,
+        sources_disagreement_seconds=None,
+        notes=frame.notes,
+    )

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Keras model tells of itself, read once when training begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from keras_gpu_watch.probes.host_values import on_accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Facts of a compiled model."""
+
+    step: int
+    """Batches trained so far, by its optimizer; 0 without one."""
+    steps_per_execution: int
+    jit_compile: bool
+    on_accelerator: bool
+    """Whether a weight lives on a GPU or TPU."""
+
+
+def read_model(model: Any) -> ModelFacts:
+    """Read a model's facts.
+
+    Args:
+        model: A compiled Keras 3 model.
+    """
+    weights = [getattr(variable, "value", None) for variable in model.trainable_variables[:1]]
+    return ModelFacts(
+        step=_optimizer_step(getattr(model, "optimizer", None)),
+        steps_per_execution=int(getattr(model, "steps_per_execution", 1) or 1),
+        jit_compile=getattr(model, "jit_compile", False) is True and not model.run_eagerly,
+        on_accelerator=on_accelerator(weights),
+    )
+
+
+def _optimizer_step(optimizer: Any) -> int:
+    iterations = getattr(optimizer, "iterations", None)
+    if iterations is None:
+        return 0
+    # With gradient accumulation the optimizer counts its updates, several batches each.
+    return int(iterations.numpy()) * int(getattr(optimizer, "gradient_accumulation_steps", None) or 1)
+
+
+def worker_index() -> int | None:
+    """This process's number in a multi-worker job, from `TF_CONFIG`; `None` when it is alone."""
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster, task = config.get("cluster", {}), config.get("task", {})
+        chiefs = len(cluster.get("chief", []))
+        if chiefs + len(cluster.get("worker", [])) <= 1:
+            return None
+        index = int(task.get("index", 0))
+        return index if task.get("type") == "chief" else index + chiefs
+    except (ValueError, AttributeError):
+        return None

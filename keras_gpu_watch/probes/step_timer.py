@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The train-function wrapper: stamps each call and hands on finished steps in chunks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_gpu_watch.clock import Clock, monotonic
+from keras_gpu_watch.guard import Guard
+from keras_gpu_watch.probes.host_values import on_accelerator, to_host
+from keras_gpu_watch.probes.wait_source import Calls, Waits, WaitSource
+from keras_gpu_watch.records import STEP_DTYPE, StepArray, StepKind
+
+PART = "step timing"
+READ_EVERY_SECONDS = 0.5
+"""A run of slow steps is read at least this often, so that what is shown is never older."""
+
+TrainFunction = Callable[[Any], Any]
+SourceChooser = Callable[[Any, int], "WaitSource | None"]
+"""From an iterator and `steps_per_execution` to its source of waits; `None` for what is not `fit`'s own iterator."""
+
+
+class StepTimer:
+    """Times the calls of one model's train function.
+
+    The fast path of a step is two clock reads, one look at the tracing counters and one append. Everything else is
+    done for many steps at a time, when a chunk is read.
+
+    Args:
+        guard: Catches our own failures.
+        choose_source: Finds the source of waits for an iterator.
+        emit: Takes each chunk of finished steps.
+        on_error: Called when a step raised, before the exception goes on.
+        clock: The monotonic clock.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        choose_source: SourceChooser,
+        emit: Callable[[StepArray], None],
+        on_error: Callable[[], None],
+        clock: Clock = monotonic,
+    ) -> None:
+        self.overhead_seconds = 0.0
+        """Time used on the training thread by reading chunks, since the timer was made."""
+        self.last_done_seconds: float | None = None
+        """End of the newest step."""
+        self.device_values_seen: bool | None = None
+        """Whether some value that the first step returned lived on an accelerator; `None` before it."""
+        self.disagreements_seconds: list[float] = []
+        """This epoch's differences between two sources."""
+        self.reasons: dict[str, None] = {}
+        """Why waits of this epoch are not known, in the order met."""
+        self._guard = guard
+        self._choose_source = choose_source
+        self._emit = emit
+        self._on_error = on_error
+        self._clock = clock
+        self._epoch = 0
+        self._step_axis = 0
+        self._batches_per_call = 1
+        self._jit_compile = False
+        self._pending: list[tuple[float, float, bool]] = []
+        self._calls_per_read = 1
+        self._read_due = 0.0
+        self._previous_done = float("nan")
+        self._iterator: Any = None
+        self._source: WaitSource | None = None
+        self._inside = False
+        self._closed = False
+
+    def configure(self, *, step_axis: int, batches_per_call: int, jit_compile: bool) -> None:
+        """Set what is known of the model when its first epoch begins.
+
+        Args:
+            step_axis: The optimizer's iteration now.
+            batches_per_call: `steps_per_execution`.
+            jit_compile: Whether the train step is compiled by XLA.
+        """
+        self._step_axis = step_axis
+        self._batches_per_call = batches_per_call
+        self._jit_compile = jit_compile
+
+    def wrap(self, function: TrainFunction) -> TrainFunction:
+        """The same train function, timed.
+
+        Args:
+            function: What `make_train_function` made.
+
+        Returns:
+            A function that takes and returns the same, values converted to the host as Keras does next anyway.
+        """
+        count_traces = trace_counter(function)
+        clock = self._clock
+
+        @functools.wraps(function, updated=())
+        def timed(iterator: Any) -> Any:
+            if self._inside or not (iterator is self._iterator or self._adopt(iterator)):
+                return function(iterator)
+            self._inside = True
+            traces = count_traces()
+            call = clock()
+            try:
+                outputs = function(iterator)
+                if self.device_values_seen is None:
+                    self.device_values_seen = on_accelerator(outputs)
+                outputs = to_host(outputs)
+            except BaseException as error:
+                self._raised(error, call)
+                raise
+            finally:
+                self._inside = False
+            done = clock()
+            self.last_done_seconds = done
+            self._pending.append((call, done, count_traces() != traces))
+            if len(self._pending) >= self._calls_per_read or done >= self._read_due:
+                self._read_guarded(final=False)
+            return outputs
+
+        return timed
+
+    def start_epoch(self, epoch: int) -> None:
+        """From now on steps belong to `epoch`."""
+        self._epoch = epoch
+        self._previous_done = float("nan")
+        self.last_done_seconds = None
+        self.disagreements_seconds = []
+        self.reasons = {}
+
+    def finish_epoch(self) -> None:
+        """Read and emit what is left; a wait that is not known by now stays unknown."""
+        self._read_guarded(final=True)
+
+    def close(self) -> None:
+        """Time nothing any more, and let go of the iterator."""
+        self._closed = True
+        self._iterator = self._source = None
+
+    def _adopt(self, iterator: Any) -> bool:
+        """Whether to time this iterator; a new one gets a source of its own."""
+        if self._closed or not self._guard.ok(PART):
+            return False
+        with self._guard(PART):
+            source = self._choose_source(iterator, self._batches_per_call)
+            if source is None:
+                return False
+            self._read(final=True)
+            self._iterator, self._source = iterator, source
+            self._calls_per_read = source.calls_per_read
+            return True
+        return False
+
+    def _raised(self, error: BaseException, call: float) -> None:
+        # The data being used up is how an epoch of unknown length ends: Keras catches both.
+        if isinstance(error, StopIteration) or type(error).__name__ == "OutOfRangeError":
+            self._read_guarded(final=True, ended_call=call)
+        else:
+            with self._guard(PART):
+                self._on_error()
+
+    def _read_guarded(self, *, final: bool, ended_call: float | None = None) -> None:
+        start = self._clock()
+        with self._guard(PART):
+            self._read(final=final, ended_call=ended_call)
+        end = self._clock()
+        self.overhead_seconds += end - start
+        self._read_due = end + READ_EVERY_SECONDS
+
+    def _read(self, *, final: bool, ended_call: float | None = None) -> None:
+        if not self._pending or self._source is None:
+            return
+        calls = self._calls(ended_call)
+        waits = self._source.resolve(calls, final=final)
+        self._calls_per_read = self._source.calls_per_read + len(calls) - len(waits)
+        if self._source.reason is not None:
+            self.reasons[self._source.reason] = None
+        if waits.disagreement_seconds is not None:
+            self.disagreements_seconds.append(waits.disagreement_seconds)
+        if len(waits):
+            del self._pending[: len(waits)]
+            self._emit(self._chunk(calls, waits))
+
+    def _calls(self, ended_call: float | None) -> Calls:
+        call, done, traced = zip(*self._pending, strict=True)
+        return Calls(
+            call_seconds=np.array(call),
+            done_seconds=np.array(done),
+            traced=np.array(traced, np.bool_),
+            batches_per_call=self._batches_per_call,
+            jit_compile=self._jit_compile,
+            ended_call_seconds=ended_call,
+        )
+
+    def _chunk(self, calls: Calls, waits: Waits) -> StepArray:
+        count = len(waits)
+        call, done = calls.call_seconds[:count], calls.done_seconds[:count]
+        wait = waits.input_wait_seconds
+        compiling = calls.traced[:count] | (waits.new_shape & calls.jit_compile)
+        chunk = np.zeros(count, STEP_DTYPE)
+        chunk["epoch"] = self._epoch
+        chunk["step"] = self._step_axis + np.cumsum(waits.batches)
+        chunk["batches"] = waits.batches
+        chunk["examples"] = waits.examples
+        chunk["kind"] = np.where(compiling, StepKind.COMPILE, StepKind.STEADY)
+        chunk["estimated"] = waits.estimated & ~np.isnan(wait)
+        chunk["call_seconds"] = call
+        chunk["done_seconds"] = done
+        chunk["host_seconds"] = call - np.concatenate([[self._previous_done], done[:-1]])
+        chunk["input_wait_seconds"] = wait
+        chunk["compute_seconds"] = np.where(compiling, np.nan, done - call - wait)
+        chunk["compile_seconds"] = np.where(compiling, done - call - np.nan_to_num(wait), 0.0)
+        if np.isnan(self._previous_done) and not compiling[0]:
+            chunk["kind"][0] = StepKind.FIRST
+        self._previous_done = float(done[-1])
+        self._step_axis = int(chunk["step"][-1])
+        chunk.setflags(write=False)
+        return chunk
+
+
+def trace_counter(function: TrainFunction) -> Callable[[], int]:
+    """Counts the tracings of the `tf.function`s behind a train function.
+
+    Keras keeps them in the closure of a plain function; a custom `make_train_function` may put a `tf.function` there
+    itself. Where none is found (`run_eagerly`) the count stays 0.
+
+    Args:
+        function: `model.train_function`.
+    """
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+    counters = [
+        part.experimental_get_tracing_count
+        for part in [function, *cells]
+        if hasattr(part, "experimental_get_tracing_count")
+    ]
+    if len(counters) == 1:
+        return counters[0]  # type: ignore[no-any-return]
+    return lambda: sum(count() for count in counters)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wiring of one callback: builds the parts when `fit` starts, drives them, takes them down whatever happens."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import threading
+import weakref
+from typing import Any
+
+from keras_gpu_watch.accounting import EpochFrame, StepTotals, measure, merge, summarize
+from keras_gpu_watch.clock import Clock, monotonic
+from keras_gpu_watch.guard import Guard
+from keras_gpu_watch.probes.boundaries import Boundaries
+from keras_gpu_watch.probes.model_facts import read_model, worker_index
+from keras_gpu_watch.probes.sources import choose_source
+from keras_gpu_watch.probes.step_timer import StepTimer
+from keras_gpu_watch.probes.wait_source import WaitSource
+from keras_gpu_watch.recorder import Recorder
+from keras_gpu_watch.records import RunInfo, StepArray, WatchOptions
+from keras_gpu_watch.report.run_report import RunReport, Status, report_from_json
+from keras_gpu_watch.sinks.outputs import Outputs
+
+HOOKS = "a callback hook"
+EPOCH_STEPS_AT_ONCE = 100_000
+"""A longer epoch is added up piece by piece, so that its memory stays bounded."""
+
+
+class Session:
+    """One `fit`, from `on_train_begin` to whatever ends it.
+
+    States: new -> `train_begin` -> running -> `finish` -> finished. `finish` is called by `train_end`, by an exception
+    in a step, by the background thread once `fit` is gone, by the next `fit`, or at exit; more than one may come.
+
+    Args:
+        options: What the user asked for.
+        previous: The session of this callback's earlier `fit`.
+        clock: The monotonic clock.
+    """
+
+    def __init__(self, options: WatchOptions, previous: Session | None = None, clock: Clock = monotonic) -> None:
+        self.report = RunReport()
+        self.recorder: Recorder = Recorder() if previous is None else previous.recorder
+        self._previous_report = RunReport() if previous is None else previous.report
+        self._clock = clock
+        self._guard = Guard(on_failure=self._add_note)
+        self._boundaries = Boundaries(clock)
+        self._outputs = Outputs(options, worker_index(), self._guard, self._finish_if_fit_is_gone, self._add_note)
+        self._timer = StepTimer(self._guard, self._choose_source, self._take, self._interrupt, clock)
+        self._lock = threading.RLock()
+        self._model: Any = None
+        self._own_function: Any = None
+        self._wrapper: Any = None
+        self._begin_seconds = 0.0
+        self._epoch: int | None = None
+        self._epoch_begin_seconds = 0.0
+        self._epoch_overhead_seconds = 0.0
+        self._test_end_seconds: float | None = None
+        self._epoch_pieces: list[StepTotals] = []
+        self._model_on_accelerator = False
+
+    def train_begin(self, callback: Any, model: Any) -> None:
+        """Start timing.
+
+        Args:
+            callback: The callback whose `on_train_begin` is running.
+            model: Its Keras model.
+        """
+        with self._guard(HOOKS):
+            self._begin_seconds = self._clock()
+            self._model = model
+            self._boundaries.attach(callback)
+            self._wrap()
+            atexit.register(_finish_at_exit, weakref.ref(self))
+
+    def decline(self, reason: str) -> None:
+        """Measure nothing in this `fit`, and say why.
+
+        Args:
+            reason: A sentence for the user.
+        """
+        self._update_report(status="not measured")
+        self._add_note(reason)
+
+    def epoch_begin(self, epoch: int) -> None:
+        """End the epoch before, if there was one, and begin `epoch`."""
+        with self._guard(HOOKS), self._lock:
+            if self._model is None or self.report.status != "running":
+                return
+            now = self._boundaries.take("on_epoch_begin")
+            if self.report.info is None:
+                self._open(now)
+            self._close_epoch(now)
+            self._wrap()
+            self._epoch, self._epoch_begin_seconds = epoch, now
+            self._epoch_overhead_seconds = self._timer.overhead_seconds
+            self._timer.start_epoch(epoch)
+
+    def test_end(self) -> None:
+        """Note the end of validation."""
+        with self._guard(HOOKS):
+            now = self._boundaries.take("on_test_end")
+            if self._epoch is not None:
+                self._test_end_seconds = now
+
+    def train_end(self) -> None:
+        """End the last epoch and the run."""
+        self.finish("finished", self._boundaries.take("on_train_end"))
+
+    def finish(self, status: Status, now: float | None = None) -> None:
+        """Take everything down and complete the files; a second call does nothing.
+
+        Args:
+            status: How the run ended.
+            now: When, on the monotonic clock.
+        """
+        with self._lock:
+            if self._model is None:
+                return
+            end = self._clock() if now is None else now
+            with self._guard(HOOKS):
+                self._close_epoch(end)
+            self._unwrap()
+            self._timer.close()
+            self._boundaries.detach()
+            self._model = None
+            wall = (self._previous_report.wall_seconds or 0.0) + end - self._begin_seconds
+            self._update_report(status=status, wall_seconds=wall, records_dropped=self._outputs.dropped)
+            self._outputs.close(self.report.to_json())
+
+    def _open(self, now: float) -> None:
+        facts = read_model(self._model)
+        earlier = self._previous_report
+        files = self._outputs.open(facts.step, None if earlier.info is None else earlier.info.run_dir)
+        same_run = files.resumed and earlier.info is not None and earlier.info.run_dir == files.run_dir
+        if not same_run:
+            self._previous_report = earlier = report_from_json(files.earlier_report or "")
+        self._model_on_accelerator = facts.on_accelerator
+        self._update_report(
+            epochs=earlier.epochs,
+            startup_seconds=(earlier.startup_seconds or 0.0) + now - self._begin_seconds,
+            info=RunInfo(
+                run_dir=files.run_dir,
+                start_step=facts.step,
+                steps_per_execution=facts.steps_per_execution,
+                resumed=files.resumed,
+            ),
+        )
+        self._timer.configure(
+            step_axis=facts.step, batches_per_call=facts.steps_per_execution, jit_compile=facts.jit_compile
+        )
+        if facts.steps_per_execution > 1:
+            self._add_note(
+                f"steps_per_execution={facts.steps_per_execution}: one measurement covers that many batches, and its "
+                "input wait is an estimate"
+            )
+
+    def _wrap(self) -> None:
+        # A callback may have replaced the function since (`make_train_function(force=True)`).
+        if self._wrapper is None or self._model.train_function is not self._wrapper:
+            self._own_function = self._model.train_function
+            self._wrapper = self._timer.wrap(self._own_function)
+            self._model.train_function = self._wrapper
+
+    def _unwrap(self) -> None:
+        if self._wrapper is not None and self._model.train_function is self._wrapper:
+            self._model.train_function = self._own_function
+        self._wrapper = self._own_function = None
+
+    def _choose_source(self, iterator: Any, batches_per_call: int) -> WaitSource | None:
+        return choose_source(iterator, batches_per_call, self._add_note)
+
+    def _take(self, chunk: StepArray) -> None:
+        self.recorder.add(chunk)
+        self._outputs.steps(chunk)
+        if self.recorder.epoch_steps >= EPOCH_STEPS_AT_ONCE:
+            self._epoch_pieces.append(measure(self.recorder.take_epoch()))
+
+    def _close_epoch(self, now: float) -> None:
+        if self._epoch is None:
+            return
+        self._timer.finish_epoch()
+        steps = self.recorder.take_epoch()
+        pieces = [*self._epoch_pieces, *([measure(steps)] if len(steps) else [])]
+        frame = EpochFrame(
+            epoch=self._epoch,
+            begin_seconds=self._epoch_begin_seconds,
+            end_seconds=now,
+            test_end_seconds=self._test_end_seconds,
+            watch_overhead_seconds=self._timer.overhead_seconds - self._epoch_overhead_seconds,
+            disagreements_seconds=tuple(self._timer.disagreements_seconds),
+            notes=tuple(f"input wait is not known: {reason}" for reason in self._timer.reasons),
+            submission_only=self._model_on_accelerator and self._timer.device_values_seen is False,
+        )
+        summary = summarize(frame, merge(pieces) if pieces else None)
+        self._epoch, self._test_end_seconds, self._epoch_pieces = None, None, []
+        self._update_report(epochs=(*self.report.epochs, summary), records_dropped=self._outputs.dropped)
+        self._outputs.epoch(summary, self.report.to_json())
+
+    def _add_note(self, text: str) -> None:
+        if text not in self.report.notes:
+            self._update_report(notes=(*self.report.notes, text))
+            self._outputs.say(text)
+
+    def _update_report(self, **changes: Any) -> None:
+        self.report = dataclasses.replace(self.report, **changes)
+
+    def _interrupt(self) -> None:
+        self.finish("interrupted")
+
+    def _finish_if_fit_is_gone(self) -> None:
+        if not self._boundaries.driver_is_running():
+            self.finish("interrupted")
+
+
+def _finish_at_exit(reference: weakref.ref[Session]) -> None:
+    session = reference()
+    if session is not None:
+        session.finish("interrupted")

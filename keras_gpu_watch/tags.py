@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name that is written for TensorBoard, with its unit and meaning: shared by writer, reader and README."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PLUGIN_NAME = "gpu_watch"
+RUN_NAME = "gpu_watch"
+"""Directory below `log_dir` that holds our own run."""
+REPORT_FILE = "report.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """One scalar series."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+STEP_INPUT_WAIT = Tag("step/input_wait_ms", "ms", "Time this step waited for its batch")
+STEP_COMPUTE = Tag("step/compute_ms", "ms", "The rest of the train function's call")
+STEP_HOST = Tag("step/host_ms", "ms", "Between the previous step and this one: callbacks, logging, progress bar")
+STEP_TOTAL = Tag("step/total_ms", "ms", "Host time and the call together")
+WINDOW_SHARE = Tag(
+    "window/input_wait_share_percent", "%", "Input wait / (input wait + compute + host) over a window of steps"
+)
+WINDOW_MEAN = Tag("window/input_wait_mean_ms", "ms", "Mean input wait of the window's steps")
+WINDOW_P95 = Tag("window/input_wait_p95_ms", "ms", "95th percentile of the window's input waits")
+WINDOW_MAX = Tag("window/input_wait_max_ms", "ms", "Longest input wait of the window: no stall is thinned away")
+WINDOW_SUM = Tag("window/input_wait_sum_ms", "ms", "All input wait of the window")
+EPOCH_GOODPUT = Tag("epoch/goodput_percent", "%", "Compute / wall time of the epoch")
+EPOCH_SHARE = Tag("epoch/input_wait_share_percent", "%", "Input wait share of the epoch's steady steps")
+EPOCH_CEILING = Tag("epoch/ceiling_speedup", "x", "How many times faster the steps would go if input were free")
+EPOCH_FIRST_BATCH = Tag("epoch/first_batch_seconds", "s", "From the epoch's begin to its first batch")
+EPOCH_EXAMPLES = Tag("epoch/examples_per_second", "1/s", "Examples per second over the epoch's steady steps")
+
+TAGS: tuple[Tag, ...] = (
+    STEP_INPUT_WAIT,
+    STEP_COMPUTE,
+    STEP_HOST,
+    STEP_TOTAL,
+    WINDOW_SHARE,
+    WINDOW_MEAN,
+    WINDOW_P95,
+    WINDOW_MAX,
+    WINDOW_SUM,
+    EPOCH_GOODPUT,
+    EPOCH_SHARE,
+    EPOCH_CEILING,
+    EPOCH_FIRST_BATCH,
+    EPOCH_EXAMPLES,
+)
+
+
+def markdown_table() -> str:
+    """The README's table of scalars.
+
+    Returns:
+        Markdown, one row per tag, ending in a newline.
+    """
+    rows = [f"| `{tag.name}` | {tag.unit} | {tag.meaning} |" for tag in TAGS]
+    return "\n".join(["| Scalar | Unit | Meaning |", "| --- | --- | --- |", *rows]) + "\n"

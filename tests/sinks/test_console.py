@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from keras_gpu_watch.records import EpochSummary
+from keras_gpu_watch.sinks.console import ConsoleSink
+
+MakeEpoch = Callable[..., EpochSummary]
+Capture = pytest.CaptureFixture[str]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE", "JUPYTER_COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_an_epoch_is_one_line_with_wait_ceiling_and_what_dominates(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    ConsoleSink().epoch(make_epoch(2, compile_seconds=2.1, validation_seconds=4.0, wall_seconds=16.1), "{}")
+    assert capsys.readouterr().out == (
+        "GPU Watch epoch 3: input wait 42 % of the step, ceiling 1.72x | mostly compute: 5.00 s of 16.1 s (31 %) | "
+        "input wait 4.00 s, first batch 0.31 s, compile 2.10 s, host 0.50 s, validation 4.00 s, epoch end 0.19 s\n"
+    )
+
+
+def test_an_epoch_whose_wait_is_unknown_says_so_and_gives_the_reason_once(
+    make_epoch: MakeEpoch, capsys: Capture
+) -> None:
+    sink = ConsoleSink()
+    unknown = {"input_wait_seconds": None, "compute_seconds": None, "input_wait_share": None, "ceiling_speedup": None}
+    for epoch in (0, 1):
+        sink.epoch(make_epoch(epoch, notes=("No wait: autotune is off.",), **unknown), "{}")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("GPU Watch epoch 1: input wait not measured | mostly train steps: 9.00 s of 10.0 s")
+    assert lines[1] == "GPU Watch: No wait: autotune is off."
+    assert lines[2].startswith("GPU Watch epoch 2: input wait not measured |")
+    assert len(lines) == 3
+
+
+def test_a_wait_of_zero_is_shown_as_zero(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    ConsoleSink().epoch(make_epoch(input_wait_seconds=0.0, input_wait_share=0.0, ceiling_speedup=1.0), "{}")
+    assert "input wait 0 % of the step, ceiling 1.00x | mostly compute" in capsys.readouterr().out
+
+
+def test_an_estimate_is_called_one(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    ConsoleSink().epoch(make_epoch(estimated=("input_wait_share",)), "{}")
+    assert "input wait about 42 % of the step" in capsys.readouterr().out
+
+
+def test_small_numbers_keep_their_meaning(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    summary = make_epoch(
+        wall_seconds=0.1,
+        first_batch_seconds=0.003,
+        input_wait_seconds=0.00002,
+        compute_seconds=0.09,
+        host_seconds=0.004,
+        epoch_end_seconds=0.003,
+        input_wait_share=0.0002,
+    )
+    ConsoleSink().epoch(summary, "{}")
+    out = capsys.readouterr().out
+    assert "input wait <0.1 % of the step" in out
+    assert "mostly compute: 90 ms of 0.10 s (90 %)" in out
+    assert "host 4 ms" in out
+
+
+def test_a_note_is_printed_at_once_and_only_once(capsys: Capture) -> None:
+    sink = ConsoleSink()
+    sink.note("first [bold]text[/bold] [/]")
+    assert capsys.readouterr().out == "GPU Watch: first [bold]text[/bold] [/]\n"
+    sink.note("first [bold]text[/bold] [/]")
+    assert capsys.readouterr().out == ""
+
+
+def test_the_table_has_a_row_per_epoch_totals_and_the_notes(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0, wall_seconds=12.25, compile_seconds=2.25, input_wait_share=0.2), "{}")
+    sink.epoch(make_epoch(1, validation_seconds=3.0, wall_seconds=13.0, input_wait_share=0.4), "{}")
+    sink.note("something to know")
+    capsys.readouterr()
+    sink.close("{}")
+    out = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert "1 12.2 4.00 5.00 0.31 2.25 0.50 - 0.19 20 % 1.25x" in rows
+    assert "2 13.0 4.00 5.00 0.31 0.00 0.50 3.00 0.19 40 % 1.67x" in rows
+    assert "all 25.2 8.00 10.0 0.62 2.25 1.00 3.00 0.38 30 % 1.43x" in rows
+    assert out.endswith("  Note: something to know\n")
+
+
+def test_columns_without_anything_in_them_are_left_out(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(), "{}")
+    capsys.readouterr()
+    sink.close("{}")
+    out = capsys.readouterr().out
+    assert "host" in out
+    assert "compile" not in out
+    assert "ation" not in out
+
+
+def test_totals_of_what_some_epochs_did_not_measure_are_unknown(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0), "{}")
+    sink.epoch(make_epoch(1, input_wait_seconds=None, compute_seconds=None, input_wait_share=None), "{}")
+    capsys.readouterr()
+    sink.close("{}")
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "all 20.0 18.0 - - 0.62 1.00 0.38 - -" in rows
+
+
+def test_many_epochs_are_shown_by_the_first_and_the_last_ones(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink()
+    for epoch in range(40):
+        sink.epoch(make_epoch(epoch), "{}")
+    capsys.readouterr()
+    sink.close("{}")
+    labels = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert labels[-13:] == ["1", "2", "3", "...", "33", "34", "35", "36", "37", "38", "39", "40", "all"]
+
+
+def test_a_terminal_of_80_columns_shows_every_number_whole(
+    make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0, validation_seconds=1234.5, compile_seconds=99.0, wall_seconds=12345.6), "{}")
+    line = terminal.getvalue()
+    assert line.count("\n") == 1
+    assert len(line) > 80
+    sink.close("{}")
+    table = terminal.getvalue()[len(line) :]
+    assert max(len(row) for row in table.splitlines() if "\x1b" not in row) <= 80
+    assert "12346" in table
+    assert "1234 " in table
+    assert "\N{HORIZONTAL ELLIPSIS}" not in table
+
+
+def test_a_narrow_terminal_gets_whole_numbers_too(make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0, validation_seconds=1234.5, compile_seconds=99.0, wall_seconds=12345.6), "{}")
+    sink.close("{}")
+    assert "12346" in terminal.getvalue()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in terminal.getvalue()
+
+
+def test_output_that_is_not_a_terminal_has_no_control_codes(
+    make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    file = io.StringIO()
+    sink = ConsoleSink()
+    monkeypatch.setattr(sys, "stdout", file)
+    sink.epoch(make_epoch(), "{}")
+    sink.note("text")
+    sink.close("{}")
+    assert "GPU Watch: seconds per epoch" in file.getvalue()
+    assert "\x1b" not in file.getvalue()
+
+
+def test_an_output_that_only_knows_ascii_gets_ascii(make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(), "{}")
+    sink.note("größer")
+    sink.close("{}")
+    assert b"GPU Watch: gr??er\n" in raw.getvalue()
+    assert raw.getvalue().isascii()
+
+
+def test_a_disabled_console_is_silent(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink(enabled=False)
+    sink.epoch(make_epoch(notes=("note",)), "{}")
+    sink.note("note")
+    sink.close("{}")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_closing_twice_prints_one_table_and_closing_without_epochs_prints_none(
+    make_epoch: MakeEpoch, capsys: Capture
+) -> None:
+    empty = ConsoleSink()
+    empty.close("{}")
+    assert capsys.readouterr().out == ""
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(), "{}")
+    sink.close("{}")
+    sink.close("{}")
+    assert capsys.readouterr().out.count("seconds per epoch") == 1
