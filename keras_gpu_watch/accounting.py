@@ -33,6 +33,8 @@ SUBMISSION_ONLY = (
     "compute is not known: the train step returns host values only, so the end of its work on the device is not seen"
 )
 
+TOO_FEW_READINGS = "input wait is not known: too few steps of this epoch have a reading"
+
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
@@ -164,10 +166,13 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
     wait, compute = totals.input_wait_seconds, None
     if wait is not None and not frame.submission_only:
         compute = step - wait
-    validation = None if frame.test_end_seconds is None else frame.test_end_seconds - totals.last_done_seconds
+    validation = None
+    # An evaluation before the last step is some callback's: host time.
+    if frame.test_end_seconds is not None and frame.test_end_seconds >= totals.last_done_seconds:
+        validation = frame.test_end_seconds - totals.last_done_seconds
     epoch_end = frame.end_seconds - totals.last_done_seconds - (validation or 0.0)
     parts = (first_batch, totals.compile_seconds, step, totals.host_seconds, validation or 0.0, epoch_end)
-    p50, p95 = _percentiles(totals.steady_waits_seconds)
+    p50, p95 = (None, None) if wait is None else _percentiles(totals.steady_waits_seconds)
     return EpochSummary(
         epoch=frame.epoch,
         steps=totals.steps,
@@ -193,7 +198,7 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
         examples_per_second=_ratio(totals.steady_examples, totals.steady_seconds),
         sources_disagreement_seconds=_median(frame.disagreements_seconds),
         estimated=ESTIMATED_FIELDS if totals.estimated_seconds > ESTIMATED_SHARE * wall and wait is not None else (),
-        notes=frame.notes + ((SUBMISSION_ONLY,) if frame.submission_only else ()),
+        notes=_notes(frame, wait),
     )
 
 
@@ -207,6 +212,11 @@ def _with_estimates(steps: StepArray, seconds: Floats, compiling: Bools) -> tupl
     compute = float(np.median(steps["compute_seconds"][known] / steps["batches"][known]))
     guess = np.clip(seconds - compute * steps["batches"], 0.0, seconds)
     return np.where(missing, guess, wait), missing
+
+
+def _notes(frame: EpochFrame, wait: float | None) -> tuple[str, ...]:
+    unexplained = (TOO_FEW_READINGS,) if wait is None and not frame.notes else ()
+    return frame.notes + unexplained + ((SUBMISSION_ONLY,) if frame.submission_only else ())
 
 
 def _share(totals: StepTotals) -> float | None:

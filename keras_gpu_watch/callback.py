@@ -79,6 +79,11 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         """
         return self._session.recorder.run()
 
+    def set_model(self, model: Any) -> None:
+        """Take the model, and have the begin of its training noted."""
+        super().set_model(model)
+        self._session.join(self)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start a session, unless this kind of training is not measured yet."""
         self._session.finish("interrupted")
@@ -92,6 +97,10 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Close the account of the epoch before."""
         self._session.epoch_begin(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Follow a train function that was replaced within the epoch."""
+        self._session.batch_begin()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Note the end of validation."""

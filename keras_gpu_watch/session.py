@@ -12,10 +12,10 @@ from typing import Any
 from keras_gpu_watch.accounting import EpochFrame, StepTotals, measure, merge, summarize
 from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.guard import Guard
-from keras_gpu_watch.probes.boundaries import Boundaries
+from keras_gpu_watch.probes.boundaries import Boundaries, note_train_begin
 from keras_gpu_watch.probes.model_facts import read_model, worker_index
 from keras_gpu_watch.probes.sources import choose_source
-from keras_gpu_watch.probes.step_timer import StepTimer
+from keras_gpu_watch.probes.step_timer import StepTimer, is_wrapped_by, without_closed_wrappers
 from keras_gpu_watch.probes.wait_source import WaitSource
 from keras_gpu_watch.recorder import Recorder
 from keras_gpu_watch.records import RunInfo, StepArray, WatchOptions
@@ -60,6 +60,15 @@ class Session:
         self._epoch_pieces: list[StepTotals] = []
         self._model_on_accelerator = False
 
+    def join(self, callback: Any) -> None:
+        """Prepare for the `fit` that is making its list of callbacks.
+
+        Args:
+            callback: The callback whose `set_model` is running.
+        """
+        with self._guard(HOOKS):
+            note_train_begin(callback, self._clock)
+
     def train_begin(self, callback: Any, model: Any) -> None:
         """Start timing.
 
@@ -68,9 +77,8 @@ class Session:
             model: Its Keras model.
         """
         with self._guard(HOOKS):
-            self._begin_seconds = self._clock()
+            self._begin_seconds = self._boundaries.attach(callback)
             self._model = model
-            self._boundaries.attach(callback)
             self._wrap()
             atexit.register(_finish_at_exit, weakref.ref(self))
 
@@ -96,6 +104,14 @@ class Session:
             self._epoch, self._epoch_begin_seconds = epoch, now
             self._epoch_overhead_seconds = self._timer.overhead_seconds
             self._timer.start_epoch(epoch)
+
+    def batch_begin(self) -> None:
+        """Time the train function that is about to be called, if a callback replaced it within the epoch."""
+        # The guard costs more than this look, which is taken before each step.
+        if self._model is None or self._model.train_function is self._wrapper:
+            return
+        with self._guard(HOOKS):
+            self._wrap()
 
     def test_end(self) -> None:
         """Note the end of validation."""
@@ -130,6 +146,8 @@ class Session:
             self._outputs.close(self.report.to_json())
 
     def _open(self, now: float) -> None:
+        # What an earlier `fit` left if its epoch could not be closed.
+        self.recorder.take_epoch()
         facts = read_model(self._model)
         earlier = self._previous_report
         files = self._outputs.open(facts.step, None if earlier.info is None else earlier.info.run_dir)
@@ -158,14 +176,14 @@ class Session:
 
     def _wrap(self) -> None:
         # A callback may have replaced the function since (`make_train_function(force=True)`).
-        if self._wrapper is None or self._model.train_function is not self._wrapper:
+        if self._wrapper is None or not is_wrapped_by(self._model.train_function, self._wrapper):
             self._own_function = self._model.train_function
             self._wrapper = self._timer.wrap(self._own_function)
             self._model.train_function = self._wrapper
 
     def _unwrap(self) -> None:
         if self._wrapper is not None and self._model.train_function is self._wrapper:
-            self._model.train_function = self._own_function
+            self._model.train_function = without_closed_wrappers(self._own_function)
         self._wrapper = self._own_function = None
 
     def _choose_source(self, iterator: Any, batches_per_call: int) -> WaitSource | None:
@@ -191,7 +209,7 @@ class Session:
             watch_overhead_seconds=self._timer.overhead_seconds - self._epoch_overhead_seconds,
             disagreements_seconds=tuple(self._timer.disagreements_seconds),
             notes=tuple(f"input wait is not known: {reason}" for reason in self._timer.reasons),
-            submission_only=self._model_on_accelerator and self._timer.device_values_seen is False,
+            submission_only=self._model_on_accelerator and self._timer.wait_for_device.seen_on_device is False,
         )
         summary = summarize(frame, merge(pieces) if pieces else None)
         self._epoch, self._test_end_seconds, self._epoch_pieces = None, None, []

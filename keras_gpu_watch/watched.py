@@ -48,8 +48,8 @@ class WatchedDataset(tf.data.Dataset):  # type: ignore[misc]
     def _stamped_iterator(self) -> Iterator[Any]:
         if self._stamper is None:
             self._stamper = Stamper(self._user_dataset)
-        dataset, ring = self._stamper.stamped()
-        iterator: Iterator[Any] = iter(dataset)
+        iterator: Iterator[Any]
+        iterator, ring = self._stamper.iterator()
         setattr(iterator, STAMPS_ATTRIBUTE, ring)
         _save_as_stateful_as_the_user(iterator, self._user_dataset)
         return iterator
@@ -94,19 +94,49 @@ def watch(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def _save_as_stateful_as_the_user(iterator: Any, dataset: tf.data.Dataset) -> None:
     """Make the iterator as checkpointable as the user's: the clock in our stamp counts as external state otherwise.
 
-    The state of the user's own stages is judged first, by his own policy, on an unused iterator; then ours is
-    saved without that check. Where TensorFlow has no such method, checkpoints work as they always do.
+    The state of the user's own stages is judged first, by his own policy; then ours is saved without that check.
+    Where TensorFlow has no such method, checkpoints work as they always do.
     """
     if not hasattr(iterator, "_serialize_to_tensors") or not hasattr(iterator, "_iterator_resource"):
         return
-    ignore = int(tf.data.experimental.ExternalStatePolicy.IGNORE.value)
+    # Not the iterator itself, which would then live until the garbage collector comes by.
+    resource = iterator._iterator_resource
+    policies = tf.data.experimental.ExternalStatePolicy
 
     def serialize() -> dict[str, tf.Tensor]:
-        iter(dataset)._serialize_to_tensors()
-        return {
-            "_STATE": tf.raw_ops.SerializeIterator(
-                resource_handle=iterator._iterator_resource, external_state_policy=ignore
-            )
-        }
+        if (dataset.options().experimental_external_state_policy or policies.FAIL) == policies.FAIL:
+            _refuse_external_state(dataset)
+        ignore = int(policies.IGNORE.value)
+        return {"_STATE": tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=ignore)}
 
     iterator._serialize_to_tensors = serialize
+
+
+def _refuse_external_state(dataset: tf.data.Dataset) -> None:
+    """Raise what TensorFlow raises on saving an iterator of a dataset that depends on state outside of it.
+
+    Each function with stateful ops is judged by TensorFlow in a map of its own. A new iterator of the dataset would be
+    no judge: a shuffle in it draws a seed, which changes later epochs, and hides what lies below.
+    """
+    waiting = [dataset]
+    while waiting:
+        stage = waiting.pop()
+        for wrapped in stage._functions():
+            function = wrapped.function
+            if not _is_stateful(function.graph):
+                continue
+            variant = tf.raw_ops.MapDataset(
+                input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(0)),
+                other_arguments=function.captured_inputs,
+                f=function,
+                output_types=[tf.int64],
+                output_shapes=[[]],
+            )
+            iter(tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64)))._serialize_to_tensors()
+        waiting.extend(stage._inputs())
+
+
+def _is_stateful(graph: tf.Graph) -> bool:
+    operations = (operation.op_def for operation in graph.get_operations())
+    nested = (function.signature for function in graph.as_graph_def().library.function)
+    return any(definition.is_stateful for definition in [*operations, *nested])

@@ -13,6 +13,7 @@ from typing import Any
 from keras_gpu_watch.clock import Clock, monotonic
 
 BOUNDARIES = ("on_epoch_begin", "on_test_end", "on_train_end")
+_BEGUN = "_keras_gpu_watch_train_begin_seconds"
 
 
 class Boundaries:
@@ -34,20 +35,26 @@ class Boundaries:
         self._driver: FrameType | None = None
         self._thread_id = threading.get_ident()
 
-    def attach(self, callback: Any) -> None:
+    def attach(self, callback: Any) -> float:
         """Find who is calling `callback`'s `on_train_begin`; call it from there.
 
         Args:
             callback: The callback whose hook is running.
+
+        Returns:
+            When that call began, if `note_train_begin` prepared it, else now.
         """
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            owner = frame.f_locals.get("self")
-            if frame.f_code.co_name == "on_train_begin" and _holds(owner, callback):
-                self._shadow(owner)
-                self._driver = frame.f_back
-                return
-            frame = frame.f_back
+        frame = _frame_of_list(callback, "on_train_begin")
+        if frame is None:
+            return self._clock()
+        callback_list = frame.f_locals["self"]
+        driver = frame.f_back
+        # What `note_train_begin` put in between is no `fit`.
+        while driver is not None and driver.f_code.co_filename == __file__:
+            driver = driver.f_back
+        self._driver = driver
+        self._shadow(callback_list)
+        return vars(callback_list).get(_BEGUN) or self._clock()
 
     def take(self, name: str) -> float:
         """When boundary `name` was reached: the stamp if there is one, else now."""
@@ -67,6 +74,7 @@ class Boundaries:
     def detach(self) -> None:
         """Give the callback list its own methods back, and forget the frame."""
         for name, shadow in self._shadows.items():
+            # Another watcher may have put its own on top.
             if vars(self._list).get(name) is shadow:
                 delattr(self._list, name)
         self._shadows = {}
@@ -75,7 +83,7 @@ class Boundaries:
     def _shadow(self, callback_list: Any) -> None:
         self._list = callback_list
         for name in BOUNDARIES:
-            if callable(getattr(callback_list, name, None)) and name not in vars(callback_list):
+            if callable(getattr(callback_list, name, None)):
                 self._shadows[name] = self._stamping(name, getattr(callback_list, name))
                 setattr(callback_list, name, self._shadows[name])
 
@@ -88,6 +96,39 @@ class Boundaries:
             return method(*args, **kwargs)
 
         return stamped
+
+
+def note_train_begin(callback: Any, clock: Clock = monotonic) -> None:
+    """Have the callback list that is taking `callback` in note when its own `on_train_begin` is called.
+
+    When `callback`'s hook is called, those before it in the list have had their turn already.
+
+    Args:
+        callback: The callback whose `set_model` is running.
+        clock: The monotonic clock.
+    """
+    frame = _frame_of_list(callback, "set_model")
+    if frame is None:
+        return
+    callback_list = frame.f_locals["self"]
+    method = callback_list.on_train_begin
+
+    @functools.wraps(method)
+    def stamped(*args: Any, **kwargs: Any) -> Any:
+        setattr(callback_list, _BEGUN, clock())
+        return method(*args, **kwargs)
+
+    callback_list.on_train_begin = stamped
+
+
+def _frame_of_list(callback: Any, method: str) -> FrameType | None:
+    """The running call of `method` on the list that holds `callback`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == method and _holds(frame.f_locals.get("self"), callback):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _holds(owner: Any, callback: Any) -> bool:

@@ -24,8 +24,8 @@ TOLERANCE_SECONDS = 5e-3
 """How far a gap may miss its call before it is taken for another call's."""
 
 NO_MODEL = (
-    "tf.data gives no model of this input (autotuning is off, or a PyDataset has workers): "
-    "use fit(watch(dataset)) to time it"
+    "tf.data gives no model of this input (autotuning is off, or a PyDataset has workers); "
+    "a tf.data.Dataset can be timed all the same: fit(watch(dataset))"
 )
 MISCOUNTED = "the batches that tf.data counted don't match the calls of the train function"
 TOO_MANY_BATCHES = (
@@ -87,6 +87,7 @@ class GapSource:
         self._last = ModelReading(0, 0, np.empty(0))
         self._usual_bytes: float | None = None
         self._carried_examples = 0.0
+        self._carried_unusual = False
         self._compute_per_batch: list[float] = []
 
     def resolve(self, calls: Calls, *, final: bool) -> Waits:
@@ -101,17 +102,24 @@ class GapSource:
             self.reason = MISCOUNTED
             self._elements, self._last = reading.elements, reading
             return unknown(calls)
+        if self.reason == MISCOUNTED:
+            self.reason = None
         waits = self._waits(calls, batches, reading)
         examples, unusual = self._examples(batches, reading)
+        compiling = _compiling(calls, waits, unusual or self._carried_unusual)
+        if calls.batches_per_call > 1:
+            # An estimate from equal steps takes compiling for waiting.
+            waits = np.where(compiling, np.nan, waits)
         covered = len(calls) if final else len(calls) - 1
         self._elements += int(batches[:covered].sum())
         self._carried_examples = 0.0 if final else float(examples[-1])
+        self._carried_unusual = unusual and not final
         self._last = reading
         return Waits(
             input_wait_seconds=waits[:covered],
             batches=batches[:covered],
             examples=examples[:covered],
-            new_shape=_compiling(calls, waits, unusual)[:covered],
+            new_shape=compiling[:covered],
             estimated=calls.batches_per_call > 1,
         )
 
@@ -127,9 +135,12 @@ class GapSource:
         return np.array([full] * (count - 1) + [last], np.int64)
 
     def _waits(self, calls: Calls, batches: Ints, reading: ModelReading) -> Floats:
-        ready = last_ready_seconds(calls, reading, self._elements, last_group_short=batches[-1] < batches[0])
+        ready = last_ready_seconds(
+            calls, reading, self._last, self._elements, last_group_short=batches[-1] < batches[0]
+        )
         if calls.batches_per_call == 1:
-            return np.clip(ready - calls.call_seconds, 0.0, calls.seconds)
+            # A call that traced did so before it fetched.
+            return np.where(calls.traced, np.nan, np.clip(ready - calls.call_seconds, 0.0, calls.seconds))
         if calls.batches_per_call > GAPS_KEPT:
             return np.full(len(calls), np.nan)
         # Steps inside a call are taken for equal. The last one lasted from its batch's delivery to `done`, or less
@@ -139,7 +150,7 @@ class GapSource:
         if not self._compute_per_batch:
             return np.full(len(calls), np.nan)
         step = float(np.median(self._compute_per_batch))
-        return np.clip(calls.seconds - batches * step, 0.0, calls.seconds)
+        return np.where(calls.traced, np.nan, np.clip(calls.seconds - batches * step, 0.0, calls.seconds))
 
     def _examples(self, batches: Ints, reading: ModelReading) -> tuple[Floats, bool]:
         """Examples of each call, and whether some batch since the last reading had an unusual size."""
@@ -156,51 +167,71 @@ class GapSource:
 
 
 def last_ready_seconds(
-    calls: Calls, reading: ModelReading, elements_before: int, *, last_group_short: bool = False
+    calls: Calls, reading: ModelReading, before: ModelReading, elements_before: int, *, last_group_short: bool = False
 ) -> Floats:
     """When each call's last batch was delivered.
 
     Args:
         calls: The calls, oldest first; full groups but for the last one.
         reading: The model after the last call.
+        before: The model at the last look, after the first of these calls or before it.
         elements_before: Batches fetched before the first call.
         last_group_short: Whether the last call found the data used up within its group.
 
     Returns:
         Array of `len(calls)` times on the calls' clock; NaN where there is no gap (yet), where the next call
-        traced, and where tf.data dropped the gap as a pause.
+        traced, and where tf.data dropped the gap as a pause, or may have.
     """
-    gaps = reading.gap_seconds
-    ready = np.full(len(calls), np.nan)
     ended = calls.ended_call_seconds
-    following = np.append(calls.call_seconds[1:], np.nan if ended is None or last_group_short else ended)
     # A fetch that finds the data used up records a gap although it fetches nothing.
-    newest = reading.elements - 1 + (ended is not None) + last_group_short
-    dropped = 0
-    for index in range(len(calls) - 1, -1, -1):
-        if np.isnan(following[index]):
-            continue
-        following_element = min(elements_before + (index + 1) * calls.batches_per_call, reading.elements)
-        position = len(gaps) - 1 - (newest - following_element) + dropped
-        if not 0 <= position < len(gaps):
-            break
-        if following[index] - calls.done_seconds[index] >= GAP_DROPPED_SECONDS:
-            dropped += 1
-            continue
-        moment = following[index] - gaps[position]
-        if calls.call_seconds[index] - TOLERANCE_SECONDS <= moment <= calls.done_seconds[index] + TOLERANCE_SECONDS:
-            if index + 1 == len(calls) or not calls.traced[index + 1]:
-                ready[index] = moment
-        elif following[index] - calls.call_seconds[index] >= GAP_DROPPED_SECONDS:
-            dropped += 1
-        if calls.batches_per_call > 1 and calls.seconds[index] >= GAP_DROPPED_SECONDS:
-            break
-    return ready
+    fruitless = (ended is not None) + last_group_short
+    following = np.append(calls.call_seconds[1:], np.nan if ended is None or last_group_short else ended)
+    long = following - calls.call_seconds >= GAP_DROPPED_SECONDS
+    dropped = np.zeros(len(calls), np.bool_)
+    if long.any() or (calls.batches_per_call > 1 and (calls.seconds >= GAP_DROPPED_SECONDS).any()):
+        count = _dropped_gaps(reading, before, fruitless)
+        if count:
+            dropped = long
+        if count is None or (count and (count != long.sum() or calls.batches_per_call > 1)):
+            return np.full(len(calls), np.nan)
+    following_elements = elements_before + np.arange(1, len(calls) + 1) * calls.batches_per_call
+    newest = reading.elements - 1 + fruitless
+    # Dropped gaps that are newer move the older ones up.
+    newer_dropped = np.append(np.cumsum(dropped[::-1])[::-1][1:], 0)
+    behind_newest = newest - np.minimum(following_elements, reading.elements) - newer_dropped
+    position = len(reading.gap_seconds) - 1 - behind_newest
+    known = (position >= 0) & (behind_newest >= 0) & ~np.isnan(following) & ~dropped
+    known[:-1] &= ~calls.traced[1:]
+    ready = np.full(len(calls), np.nan)
+    ready[known] = following[known] - reading.gap_seconds[position[known]]
+    within = (calls.call_seconds - TOLERANCE_SECONDS <= ready) & (ready <= calls.done_seconds + TOLERANCE_SECONDS)
+    return np.where(within, ready, np.nan)
+
+
+def _dropped_gaps(reading: ModelReading, before: ModelReading, fruitless: int) -> int | None:
+    """How many gaps tf.data dropped between two looks; `None` if that can't be told."""
+    gaps, old = reading.gap_seconds, before.gap_seconds
+    # The very first fetch has no gap before it.
+    expected = reading.elements - max(before.elements, 1) + fruitless
+    if not len(old):
+        # Of a full list it is not known what it has lost at its other end.
+        return expected - len(gaps) if len(gaps) < GAPS_KEPT else None
+    added = [count for count in range(min(len(gaps), expected) + 1) if _continues(old, gaps[: len(gaps) - count])]
+    return expected - added[0] if len(added) == 1 else None
+
+
+def _continues(old: Floats, kept: Floats) -> bool:
+    shared = min(len(old), len(kept))
+    return shared > 0 and np.array_equal(old[-shared:], kept[-shared:])
 
 
 def _compiling(calls: Calls, waits: Floats, unusual: bool) -> Bools:
     if not (calls.jit_compile and unusual):
         return np.zeros(len(calls), np.bool_)
-    compute = calls.seconds - np.nan_to_num(waits)
-    slow = max(SLOW_COMPILE_SECONDS, SLOW_COMPILE_RATIO * float(np.median(compute)))
-    return np.asarray(compute > slow)
+    compute = calls.seconds - (np.nan_to_num(waits) if calls.batches_per_call == 1 else 0.0)
+    untraced = compute[~calls.traced]
+    if not len(untraced):
+        return np.zeros(len(calls), np.bool_)
+    # Of two calls the shorter one is the usual one.
+    usual = float(np.quantile(untraced, 0.5, method="lower"))
+    return np.asarray(compute > max(SLOW_COMPILE_SECONDS, SLOW_COMPILE_RATIO * usual))

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from keras_gpu_watch.probes.host_values import on_accelerator
+from keras_gpu_watch.probes.device_values import on_accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,11 @@ def read_model(model: Any) -> ModelFacts:
     Args:
         model: A compiled Keras 3 model.
     """
-    weights = [getattr(variable, "value", None) for variable in model.trainable_variables[:1]]
     return ModelFacts(
         step=_optimizer_step(getattr(model, "optimizer", None)),
         steps_per_execution=int(getattr(model, "steps_per_execution", 1) or 1),
         jit_compile=getattr(model, "jit_compile", False) is True and not model.run_eagerly,
-        on_accelerator=on_accelerator(weights),
+        on_accelerator=any(on_accelerator(variable.value) for variable in model.trainable_variables[:1]),
     )
 
 
@@ -56,5 +55,5 @@ def worker_index() -> int | None:
             return None
         index = int(task.get("index", 0))
         return index if task.get("type") == "chief" else index + chiefs
-    except (ValueError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         return None

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keras_gpu_watch.probes import iterator_model
 from keras_gpu_watch.probes.gap_source import GapSource
 from keras_gpu_watch.probes.stamp_source import STAMPS_ATTRIBUTE, WATCHED_ATTRIBUTE, StampSource
 from keras_gpu_watch.probes.wait_source import UnknownWaits, WaitSource
@@ -30,17 +29,24 @@ def choose_source(iterator: Any, batches_per_call: int, note: Callable[[str], No
         Stamps where the dataset is watched, tf.data's gaps elsewhere, a source that knows nothing under a strategy;
         `None` for what is not an iterator of `fit`, as the generator that `train_on_batch` makes.
     """
+    # Here, because with another backend than TensorFlow this package must not load it.
+    from keras_gpu_watch.probes import iterator_model
+
     if iterator_model.is_distributed_iterator(iterator):
         return UnknownWaits(DISTRIBUTED)
     if not iterator_model.is_plain_iterator(iterator):
         return None
-    gaps = GapSource(iterator_model.model_reader(iterator), iterator_model.element_size(iterator), batches_per_call)
+
+    def gaps() -> GapSource:
+        size = iterator_model.element_size(iterator)
+        return GapSource(iterator_model.model_reader(iterator), size, batches_per_call)
+
     ring = getattr(iterator, STAMPS_ATTRIBUTE, None)
     if ring is not None:
         return StampSource(ring, batches_per_call, second_opinion=gaps)
     if _watched_below(iterator):
         note(NOT_LAST)
-    return gaps
+    return gaps()
 
 
 def _watched_below(iterator: Any) -> bool:

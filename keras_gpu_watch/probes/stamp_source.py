@@ -26,6 +26,7 @@ RING_ROWS = 4096
 
 CLOCK_STEP_SECONDS = 1e-3
 """The wall clock moved against the monotonic one by more than this between two reads: their stamps are void."""
+CLOCK_STEPPED = "the system clock was stepped while these batches were fetched"
 SECOND_OPINION_EVERY_SECONDS = 1.0
 
 
@@ -43,7 +44,8 @@ class StampSource:
     Args:
         ring: The iterator's stamps.
         batches_per_call: `steps_per_execution`.
-        second_opinion: Asked once a second about the same calls; its disagreement is reported, not used.
+        second_opinion: Makes another source, which once a second is asked about the same calls; its disagreement is
+            reported, not used.
         clock: The monotonic clock.
         offset: Gives what to add to a wall-clock stamp to place it on that clock, in seconds.
     """
@@ -52,7 +54,7 @@ class StampSource:
         self,
         ring: Ring,
         batches_per_call: int,
-        second_opinion: WaitSource | None = None,
+        second_opinion: Callable[[], WaitSource] | None = None,
         clock: Clock = monotonic,
         offset: Callable[[], float] = wall_offset,
     ) -> None:
@@ -65,7 +67,6 @@ class StampSource:
         self._offset = offset
         self._last_offset = offset()
         self._next_row = 0
-        self._shapes_seen: set[float] = set()
 
     def resolve(self, calls: Calls, *, final: bool) -> Waits:
         """All calls, each with the rows whose `ready` lies within it."""
@@ -74,8 +75,8 @@ class StampSource:
         self._last_offset = offset
         before = self._next_row
         rows = self._read(len(calls) * calls.batches_per_call)
+        self.reason = CLOCK_STEPPED if stepped else None
         if stepped:
-            self.reason = "the system clock was stepped while these batches were fetched"
             return unknown(calls)
         request, ready = rows[:, REQUEST] + offset, rows[:, READY] + offset
         first, end = np.searchsorted(ready, calls.call_seconds), np.searchsorted(ready, calls.done_seconds)
@@ -86,27 +87,19 @@ class StampSource:
             input_wait_seconds=waits,
             batches=batches,
             examples=_sums(rows[:, EXAMPLES], first, end),
-            new_shape=self._new_shapes(rows[:, SHAPE_KEY], first, end),
+            new_shape=_new_shapes(rows[:, SHAPE_KEY], first, end, calls.shapes_seen),
             estimated=calls.batches_per_call > 1,
             disagreement_seconds=self._disagreement(calls, waits, final=final),
         )
 
     def _read(self, expected: int) -> Floats:
-        # One row more than expected: a custom train function may fetch more than one batch a call.
         rows = self._ring.read(self._next_row, min(expected + 1, RING_ROWS))
+        if len(rows) > expected:
+            # A custom train function fetches more than one batch a call.
+            rows = self._ring.read(self._next_row, RING_ROWS)
         if len(rows):
             self._next_row = int(rows[-1, INDEX]) + 1
         return rows
-
-    def _new_shapes(self, keys: Floats, first: Ints, end: Ints) -> Bools:
-        found = np.zeros(len(first), np.bool_)
-        unseen = set(np.unique(keys)) - self._shapes_seen
-        if unseen:
-            self._shapes_seen |= unseen
-            for key in unseen:
-                row = int(np.argmax(keys == key))
-                found |= (first <= row) & (row < end)
-        return found
 
     def _disagreement(self, calls: Calls, waits: Floats, *, final: bool) -> float | None:
         # Several batches a call are an estimate on either side: nothing to compare.
@@ -115,17 +108,18 @@ class StampSource:
         if self._clock() < self._second_opinion_due and not final:
             return None
         self._second_opinion_due = self._clock() + SECOND_OPINION_EVERY_SECONDS
-        other = self._second_opinion.resolve(calls, final=True).input_wait_seconds
+        other = self._second_opinion().resolve(calls, final=True).input_wait_seconds
         known = ~np.isnan(other) & ~np.isnan(waits)
         return float(np.median(np.abs(other - waits)[known])) if known.any() else None
 
 
 def _batches(index: Floats, first: Ints, end: Ints, before: int) -> Ints:
     """Batches of each call by their numbers, so that rows overwritten before they were read still count."""
-    last = np.array([index[stop - 1] if stop > start else np.nan for start, stop in zip(first, end, strict=True)])
+    found = end > first
+    last = np.full(len(first), float(before - 1))
+    last[found] = index[end[found] - 1]
     previous = np.concatenate([[before - 1.0], last[:-1]])
-    counted = last - previous
-    return np.where(np.isnan(counted), end - first, counted).astype(np.int64)
+    return np.where(found, last - previous, 0).astype(np.int64)
 
 
 def _waits(calls: Calls, request: Floats, ready: Floats, first: Ints, end: Ints) -> Floats:
@@ -146,6 +140,16 @@ def _wait_in_call(request: Floats, ready: Floats, done: float) -> float:
         return float(ready[0] - request[0])
     step = np.min((done - ready) / (count - np.arange(count)))
     return float(done - request[0] - count * step)
+
+
+def _new_shapes(keys: Floats, first: Ints, end: Ints, seen: set[float]) -> Bools:
+    found = np.zeros(len(first), np.bool_)
+    unseen = set(keys.tolist()) - seen
+    seen |= unseen
+    for key in unseen:
+        row = int(np.argmax(keys == key))
+        found |= (first <= row) & (row < end)
+    return found
 
 
 def _sums(values: Floats, first: Ints, end: Ints) -> Floats:

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.guard import Guard
-from keras_gpu_watch.probes.host_values import on_accelerator, to_host
+from keras_gpu_watch.probes.device_values import DeviceWait
 from keras_gpu_watch.probes.wait_source import Calls, Waits, WaitSource
 from keras_gpu_watch.records import STEP_DTYPE, StepArray, StepKind
 
 PART = "step timing"
+SHAPES_ATTRIBUTE = "_keras_gpu_watch_shapes"
+"""Attribute of a train function: the batch shapes it has met, which XLA has compiled it for."""
+TIMER_ATTRIBUTE = "_keras_gpu_watch_timer"
+"""Attribute of a wrapper: its timer."""
 READ_EVERY_SECONDS = 0.5
 """A run of slow steps is read at least this often, so that what is shown is never older."""
 
@@ -50,8 +54,7 @@ class StepTimer:
         """Time used on the training thread by reading chunks, since the timer was made."""
         self.last_done_seconds: float | None = None
         """End of the newest step."""
-        self.device_values_seen: bool | None = None
-        """Whether some value that the first step returned lived on an accelerator; `None` before it."""
+        self.wait_for_device = DeviceWait()
         self.disagreements_seconds: list[float] = []
         """This epoch's differences between two sources."""
         self.reasons: dict[str, None] = {}
@@ -65,6 +68,7 @@ class StepTimer:
         self._step_axis = 0
         self._batches_per_call = 1
         self._jit_compile = False
+        self._shapes_seen: set[float] = set()
         self._pending: list[tuple[float, float, bool]] = []
         self._calls_per_read = 1
         self._read_due = 0.0
@@ -93,9 +97,13 @@ class StepTimer:
             function: What `make_train_function` made.
 
         Returns:
-            A function that takes and returns the same, values converted to the host as Keras does next anyway.
+            A function that takes and returns the same.
         """
+        # What is pending was done by the function before.
+        self._read_guarded(final=False)
+        self._shapes_seen = getattr(function, "__dict__", {}).setdefault(SHAPES_ATTRIBUTE, set())
         count_traces = trace_counter(function)
+        wait_for_device = self.wait_for_device
         clock = self._clock
 
         @functools.wraps(function, updated=())
@@ -107,9 +115,7 @@ class StepTimer:
             call = clock()
             try:
                 outputs = function(iterator)
-                if self.device_values_seen is None:
-                    self.device_values_seen = on_accelerator(outputs)
-                outputs = to_host(outputs)
+                wait_for_device(outputs)
             except BaseException as error:
                 self._raised(error, call)
                 raise
@@ -122,7 +128,13 @@ class StepTimer:
                 self._read_guarded(final=False)
             return outputs
 
+        setattr(timed, TIMER_ATTRIBUTE, self)
         return timed
+
+    @property
+    def closed(self) -> bool:
+        """Whether it times nothing any more."""
+        return self._closed
 
     def start_epoch(self, epoch: int) -> None:
         """From now on steps belong to `epoch`."""
@@ -167,6 +179,9 @@ class StepTimer:
         start = self._clock()
         with self._guard(PART):
             self._read(final=final, ended_call=ended_call)
+        if not self._guard.ok(PART):
+            self._pending.clear()
+            self.close()
         end = self._clock()
         self.overhead_seconds += end - start
         self._read_due = end + READ_EVERY_SECONDS
@@ -194,6 +209,7 @@ class StepTimer:
             batches_per_call=self._batches_per_call,
             jit_compile=self._jit_compile,
             ended_call_seconds=ended_call,
+            shapes_seen=self._shapes_seen,
         )
 
     def _chunk(self, calls: Calls, waits: Waits) -> StepArray:
@@ -231,15 +247,36 @@ def trace_counter(function: TrainFunction) -> Callable[[], int]:
     Args:
         function: `model.train_function`.
     """
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+    # Another timer's wrapper may stand between.
+    parts = [part for layer in _layers(function) for part in (layer, *_cells(layer))]
     counters = [
-        part.experimental_get_tracing_count
-        for part in [function, *cells]
-        if hasattr(part, "experimental_get_tracing_count")
+        part.experimental_get_tracing_count for part in parts if hasattr(part, "experimental_get_tracing_count")
     ]
     if len(counters) == 1:
         return counters[0]  # type: ignore[no-any-return]
     return lambda: sum(count() for count in counters)
+
+
+def is_wrapped_by(function: TrainFunction, wrapper: TrainFunction) -> bool:
+    """Whether `wrapper` is `function` or stands somewhere below it."""
+    return any(layer is wrapper for layer in _layers(function))
+
+
+def without_closed_wrappers(function: TrainFunction) -> TrainFunction:
+    """The train function below the wrappers, on top of `function`, of timers that are closed."""
+    while (timer := getattr(function, TIMER_ATTRIBUTE, None)) is not None and timer.closed:
+        function = function.__wrapped__  # type: ignore[attr-defined]
+    return function
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    while function is not None:
+        yield function
+        function = getattr(function, "__wrapped__", None)
+
+
+def _cells(function: Any) -> list[Any]:
+    return [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
 
 
 def _is_filled(cell: Any) -> bool:

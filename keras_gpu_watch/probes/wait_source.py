@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ class Calls:
     jit_compile: bool
     ended_call_seconds: float | None = None
     """When a further call was made that found the data used up; `None` if there was none."""
+    shapes_seen: set[float] = field(default_factory=set)
+    """Batch shapes that the train function was called with before; a source that knows shapes adds to them."""
 
     def __len__(self) -> int:
         return len(self.call_seconds)

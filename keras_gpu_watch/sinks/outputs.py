@@ -10,13 +10,9 @@ from dataclasses import dataclass
 
 from keras_gpu_watch.guard import Guard, logger
 from keras_gpu_watch.records import EpochSummary, StepArray, WatchOptions
-from keras_gpu_watch.sinks import storage
 from keras_gpu_watch.sinks.console import ConsoleSink
 from keras_gpu_watch.sinks.fanout import BackgroundFanout
-from keras_gpu_watch.sinks.json_report import JsonReport
-from keras_gpu_watch.sinks.run_dir import choose_run_dir
 from keras_gpu_watch.sinks.sink import Sink
-from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
 from keras_gpu_watch.tags import REPORT_FILE
 
 CONSOLE = "console output"
@@ -111,6 +107,12 @@ class Outputs:
             self._console.close(report_json)
 
     def _open_files(self, start_step: int, previous: str | None, sinks: dict[str, Sink]) -> RunFiles:
+        # Here, because with another backend than TensorFlow this package must not load it.
+        from keras_gpu_watch.sinks import storage
+        from keras_gpu_watch.sinks.json_report import JsonReport
+        from keras_gpu_watch.sinks.run_dir import choose_run_dir
+        from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
+
         options = self._options
         run_dir, resumed = choose_run_dir(options.log_dir, start_step, self._worker, previous)
         path = storage.join(run_dir, REPORT_FILE)

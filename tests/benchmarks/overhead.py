@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What watching costs: whole runs with and without, in turn, and the parts of a step by themselves.
+
+Run by hand: `python tests/benchmarks/overhead.py` (some minutes); `--quick` for a short form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from keras_gpu_watch import GPUWatch, watch
+from keras_gpu_watch.clock import wall_offset
+from keras_gpu_watch.guard import Guard
+from keras_gpu_watch.probes.device_values import DeviceWait
+from keras_gpu_watch.probes.gap_source import ElementSize, GapSource
+from keras_gpu_watch.probes.iterator_model import model_reader
+from keras_gpu_watch.probes.stamp import StampRing
+from keras_gpu_watch.probes.stamp_source import RING_ROWS, StampSource
+from keras_gpu_watch.probes.step_timer import StepTimer
+from keras_gpu_watch.probes.wait_source import Calls, UnknownWaits, WaitSource
+from keras_gpu_watch.recorder import Recorder
+from keras_gpu_watch.records import STEP_DTYPE
+from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
+
+READ_CALLS = 64
+"""Calls that are read at a time."""
+GOALS = {"1 ms": 1.03, "5 ms": 1.01}
+WIDTHS = {"1 ms": (64, 2), "5 ms": (512, 6)}
+"""Units and layers of dense networks whose steps take about so long on two cores."""
+
+
+def make_model(units: int, layers: int) -> keras.Model:
+    hidden = [keras.layers.Dense(units, activation="relu") for _ in range(layers)]
+    model = keras.Sequential([keras.layers.Input((units,)), *hidden, keras.layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def run_seconds(model: keras.Model, dataset: tf.data.Dataset, callbacks: list[keras.callbacks.Callback]) -> float:
+    """Duration of one epoch."""
+    begin = time.perf_counter()
+    model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+    return time.perf_counter() - begin
+
+
+def compare_runs(name: str, pairs: int, steps: int) -> list[tuple[str, float, float, float, float]]:
+    """Ratios of runs with each callback to runs without any: (name, lower quartile, median, upper quartile, step)."""
+    units, layers = WIDTHS[name]
+    model = make_model(units, layers)
+    inputs = np.random.default_rng(0).random((32 * steps, units), np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((inputs, inputs[:, :1])).batch(32).cache().prefetch(8)
+    variants: dict[str, tuple[tf.data.Dataset, Callable[[str], keras.callbacks.Callback]]] = {
+        "GPUWatch": (dataset, lambda path: GPUWatch(path, console=False)),
+        "GPUWatch, watch()": (watch(dataset), lambda path: GPUWatch(path, console=False)),
+        'Keras TensorBoard "epoch"': (dataset, lambda path: keras.callbacks.TensorBoard(path, write_graph=False)),
+        'Keras TensorBoard "batch"': (
+            dataset,
+            lambda path: keras.callbacks.TensorBoard(path, write_graph=False, update_freq="batch"),
+        ),
+    }
+    run_seconds(model, dataset, [])
+    ratios: dict[str, list[float]] = {variant: [] for variant in variants}
+    bare_seconds = []
+    for _ in range(pairs):
+        for variant, (data, make_callback) in variants.items():
+            with tempfile.TemporaryDirectory() as path:
+                # Without, with, without: a drift of the machine's speed cancels out.
+                before = run_seconds(model, dataset, [])
+                watched = run_seconds(model, data, [make_callback(path)])
+                after = run_seconds(model, dataset, [])
+            ratios[variant].append(2 * watched / (before + after))
+            bare_seconds += [before, after]
+    step = float(np.median(bare_seconds)) / steps
+    return [(variant, *np.percentile(found, (25, 50, 75)), step) for variant, found in ratios.items()]
+
+
+def microseconds_a_call(function: Callable[[], object], calls: int) -> float:
+    """Median over rounds of a call's mean duration."""
+    rounds = []
+    for _ in range(9):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            function()
+        rounds.append((time.perf_counter() - begin) / calls)
+    return float(np.median(rounds)) * 1e6
+
+
+def wrapper_microseconds(calls: int) -> float:
+    """The wrapper around a train function that does nothing, reading aside."""
+    result = {"loss": 0.0}
+
+    def function(iterator: object) -> dict[str, float]:
+        return result
+
+    def choose(iterator: object, batches_per_call: int) -> WaitSource:
+        return UnknownWaits("benchmark")
+
+    timer = StepTimer(Guard(print), choose, lambda chunk: None, lambda: None)
+    timed, iterator = timer.wrap(function), object()
+    return microseconds_a_call(lambda: timed(iterator), calls) - microseconds_a_call(lambda: function(iterator), calls)
+
+
+def device_wait_microseconds(calls: int) -> float:
+    """Waiting for the device, which has nothing left to do."""
+    values = {"loss": tf.constant(1.0), "accuracy": tf.constant(0.5)}
+    wait = DeviceWait()
+    return microseconds_a_call(lambda: wait(values), calls)
+
+
+def some_calls() -> Calls:
+    """As many calls as are read at a time."""
+    begins = time.perf_counter() - 1 + np.arange(READ_CALLS) * 1e-3
+    traced = np.zeros(READ_CALLS, np.bool_)
+    return Calls(np.array(begins), np.array(begins + 9e-4), traced, batches_per_call=1, jit_compile=False)
+
+
+def ring_microseconds(calls: int) -> float:
+    """Reading stamps, a step."""
+    ring = StampRing()
+    source = StampSource(ring, 1)
+    steps = some_calls()
+    rows = np.zeros((RING_ROWS, 5))
+    rows[:, 4] = np.arange(RING_ROWS)
+    # Each in the middle of its call.
+    rows[:READ_CALLS, 0] = rows[:READ_CALLS, 1] = steps.call_seconds + 4e-4 - wall_offset()
+    tf.raw_ops.AssignVariableOp(resource=ring.handle, value=rows)
+
+    def read() -> None:
+        source._next_row = 0
+        source.resolve(steps, final=False)
+
+    return microseconds_a_call(read, calls) / READ_CALLS
+
+
+def model_poll_microseconds(calls: int) -> float:
+    """Reading gaps, a step."""
+    iterator = iter(tf.data.Dataset.range(10**6).batch(32).prefetch(2))
+    for _ in range(READ_CALLS):
+        next(iterator)
+    read = model_reader(iterator)
+    steps = some_calls()
+
+    def poll() -> None:
+        GapSource(read, ElementSize(None, None), 1).resolve(steps, final=False)
+
+    return microseconds_a_call(poll, calls) / READ_CALLS
+
+
+def stamp_microseconds(batches: int) -> float:
+    """What the stamps add to a fetch, within one `tf.function`."""
+
+    @tf.function
+    def fetch(iterator: tf.data.Iterator) -> None:
+        for _ in tf.range(batches):
+            iterator.get_next()
+
+    dataset = tf.data.Dataset.from_tensors((tf.zeros([32, 8]), tf.zeros([32, 1]))).repeat().prefetch(2)
+    medians = []
+    for data in (dataset, watch(dataset)):
+        iterator = iter(data)
+        fetch(iterator)
+        medians.append(microseconds_a_call(lambda: fetch(iterator), 1) / batches)  # noqa: B023
+    return medians[1] - medians[0]
+
+
+def write_microseconds(chunks: int) -> float:
+    """Writing a step's scalars, on the background thread."""
+    with tempfile.TemporaryDirectory() as path:
+        sink = TensorBoardEvents(path, "batch", 0, False)
+        chunk = np.zeros(READ_CALLS, STEP_DTYPE)
+        chunk["step"] = np.arange(READ_CALLS)
+        microseconds = microseconds_a_call(lambda: sink.steps(chunk), chunks) / READ_CALLS
+        sink.close("{}")
+    return microseconds
+
+
+def emit_microseconds(chunks: int) -> float:
+    """Making records of a step and keeping them."""
+    recorder = Recorder()
+    timer = StepTimer(Guard(print), lambda iterator, batches: UnknownWaits("benchmark"), recorder.add, lambda: None)
+    calls = some_calls()
+    waits = UnknownWaits("benchmark").resolve(calls, final=False)
+
+    def emit() -> None:
+        recorder.add(timer._chunk(calls, waits))
+        recorder.take_epoch()
+
+    return microseconds_a_call(emit, chunks) / READ_CALLS
+
+
+def iter_milliseconds(calls: int) -> float:
+    """What stamps add to one `iter(dataset)`."""
+    dataset = tf.data.Dataset.range(100).map(lambda x: x + 1).batch(10)
+    watched = watch(dataset)
+    iter(watched)
+    return (microseconds_a_call(lambda: iter(watched), calls) - microseconds_a_call(lambda: iter(dataset), calls)) / 1e3
+
+
+def print_runs(pairs: int, steps: int) -> None:
+    table = Table(title=f"Duration of an epoch, ratio to no callback (median of {pairs}, quartiles)")
+    for column in ("step", "callback", "ratio", "quartiles", "goal"):
+        table.add_column(column)
+    for name in WIDTHS:
+        for variant, low, median, high, step in compare_runs(name, pairs, steps):
+            goal = f"<= {GOALS[name]}" if "GPUWatch" in variant else ""
+            table.add_row(f"{step * 1e3:.2f} ms", variant, f"{median:.3f}", f"{low:.3f} .. {high:.3f}", goal)
+    Console(width=100).print(table)
+
+
+def print_parts(calls: int) -> None:
+    thread = {
+        "hooks": 0.0,
+        "train-function wrapper": wrapper_microseconds(calls * 50),
+        "wait for the device": device_wait_microseconds(calls * 50),
+        "records": emit_microseconds(calls),
+    }
+    alone = {"model poll": model_poll_microseconds(calls)}
+    watched = {"in-graph stamp": stamp_microseconds(calls * 50), "ring read": ring_microseconds(calls)}
+    writer = write_microseconds(calls)
+    table = Table(title="Cost of a step, by part")
+    for column in ("part", "us a step"):
+        table.add_column(column, justify="right" if column.startswith("us") else "left")
+    for part, cost in {**thread, **alone, **watched, "writer (background thread)": writer}.items():
+        table.add_row(part, f"{cost:.1f}")
+    base = sum(thread.values())
+    on_thread = {"GPUWatch": base + sum(alone.values()), "GPUWatch, watch()": base + sum(watched.values())}
+    for name, cost in on_thread.items():
+        table.add_row(f"{name}: on the training thread (goal <= 15)", f"{cost:.1f}")
+        table.add_row(f"{name}: in all (goal <= 30)", f"{cost + writer:.1f}")
+    Console(width=100).print(table)
+    print(
+        f"watch() adds {iter_milliseconds(max(calls // 5, 5)):.1f} ms to each iter(dataset); Keras makes two an epoch"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few and short runs")
+    parser.add_argument("--pairs", type=int, default=9)
+    arguments = parser.parse_args()
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    print_parts(20 if arguments.quick else 200)
+    print_runs(2 if arguments.quick else arguments.pairs, 50 if arguments.quick else 1000)
+
+
+if __name__ == "__main__":
+    main()
