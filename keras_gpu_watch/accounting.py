@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure arithmetic: an epoch's steps and boundaries in, its account out ."""
+"""Pure arithmetic: an epoch's steps and boundaries in, its account out (docs/measuring.md)."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ class EpochFrame:
     watch_overhead_seconds: float = 0.0
     disagreements_seconds: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    is_timed: bool = True
+    """False when step timing has failed: what followed the last step known is unattributed, not the epoch's end."""
     submission_only: bool = False
     """No returned value lived on the device: calls end when work is submitted, not when it is done."""
 
@@ -170,7 +172,8 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
     # An evaluation before the last step is some callback's: host time.
     if frame.test_end_seconds is not None and frame.test_end_seconds >= totals.last_done_seconds:
         validation = frame.test_end_seconds - totals.last_done_seconds
-    epoch_end = frame.end_seconds - totals.last_done_seconds - (validation or 0.0)
+    after_last = frame.end_seconds - totals.last_done_seconds - (validation or 0.0)
+    epoch_end = after_last if frame.is_timed else 0.0
     parts = (first_batch, totals.compile_seconds, step, totals.host_seconds, validation or 0.0, epoch_end)
     p50, p95 = (None, None) if wait is None else _percentiles(totals.steady_waits_seconds)
     return EpochSummary(
@@ -249,20 +252,22 @@ def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
 
 def _without_steps(frame: EpochFrame, wall: float) -> EpochSummary:
     validation = None if frame.test_end_seconds is None else frame.test_end_seconds - frame.begin_seconds
+    # Most likely the first batch never came.
+    rest = wall - (validation or 0.0)
     return EpochSummary(
         epoch=frame.epoch,
         steps=0,
         batches=0,
         wall_seconds=wall,
-        first_batch_seconds=0.0,
+        first_batch_seconds=rest if frame.is_timed else 0.0,
         compile_seconds=0.0,
         step_seconds=0.0,
         input_wait_seconds=None,
         compute_seconds=None,
         host_seconds=0.0,
         validation_seconds=validation,
-        epoch_end_seconds=wall - (validation or 0.0),
-        unattributed_seconds=0.0,
+        epoch_end_seconds=0.0,
+        unattributed_seconds=0.0 if frame.is_timed else rest,
         watch_overhead_seconds=frame.watch_overhead_seconds,
         input_wait_share=None,
         input_wait_p50_seconds=None,

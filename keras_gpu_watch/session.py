@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import os
 import threading
 import weakref
 from typing import Any
@@ -15,7 +16,7 @@ from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.probes.boundaries import Boundaries, note_train_begin
 from keras_gpu_watch.probes.model_facts import read_model, worker_index
 from keras_gpu_watch.probes.sources import choose_source
-from keras_gpu_watch.probes.step_timer import StepTimer, is_wrapped_by, without_closed_wrappers
+from keras_gpu_watch.probes.step_timer import STEP_TIMING, StepTimer, is_wrapped_by, without_closed_wrappers
 from keras_gpu_watch.probes.wait_source import WaitSource
 from keras_gpu_watch.recorder import Recorder
 from keras_gpu_watch.records import RunInfo, StepArray, WatchOptions
@@ -41,6 +42,7 @@ class Session:
 
     def __init__(self, options: WatchOptions, previous: Session | None = None, clock: Clock = monotonic) -> None:
         self.report = RunReport()
+        self.pid = os.getpid()
         self.recorder: Recorder = Recorder() if previous is None else previous.recorder
         self._previous_report = RunReport() if previous is None else previous.report
         self._clock = clock
@@ -209,6 +211,7 @@ class Session:
             watch_overhead_seconds=self._timer.overhead_seconds - self._epoch_overhead_seconds,
             disagreements_seconds=tuple(self._timer.disagreements_seconds),
             notes=tuple(f"input wait is not known: {reason}" for reason in self._timer.reasons),
+            is_timed=self._guard.ok(STEP_TIMING),
             submission_only=self._model_on_accelerator and self._timer.wait_for_device.seen_on_device is False,
         )
         summary = summarize(frame, merge(pieces) if pieces else None)
@@ -234,5 +237,6 @@ class Session:
 
 def _finish_at_exit(reference: weakref.ref[Session]) -> None:
     session = reference()
-    if session is not None:
+    # A forked child has no business with its parent's run.
+    if session is not None and session.pid == os.getpid():
         session.finish("interrupted")

@@ -217,13 +217,21 @@ def test_steps_that_only_wait_have_no_ceiling():
     assert epoch.ceiling_speedup is None
 
 
-def test_an_epoch_without_steps_is_all_epoch_end_and_validation():
+def test_an_epoch_without_steps_waited_for_its_first_batch():
     epoch = account(None, begin=5.0, end=9.0, test_end_seconds=8.0)
     assert (epoch.steps, epoch.batches) == (0, 0)
     assert epoch.validation_seconds == 3.0
-    assert epoch.epoch_end_seconds == 1.0
+    assert epoch.first_batch_seconds == 1.0
+    assert epoch.unattributed_seconds == 0.0
     assert epoch.input_wait_seconds is None
     assert epoch.compute_seconds is None
+
+
+def test_what_follows_a_failure_of_step_timing_is_unattributed():
+    epoch = account(make_steps([0.0], [1.0]), end=9.0, is_timed=False)
+    assert epoch.unattributed_seconds == 8.0
+    assert epoch.epoch_end_seconds == 0.0
+    assert account(None, end=9.0, is_timed=False).unattributed_seconds == 9.0
 
 
 def test_without_validation_it_is_unknown():

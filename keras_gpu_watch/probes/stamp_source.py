@@ -132,7 +132,7 @@ def _waits(calls: Calls, request: Floats, ready: Floats, first: Ints, end: Ints)
 
 
 def _wait_in_call(request: Floats, ready: Floats, done: float) -> float:
-    """Wait of one call that fetched `k` batches: what `k` equal steps don't explain (DESIGN, section 3)."""
+    """Wait of one call that fetched `k` batches: what `k` equal steps don't explain (docs/measuring.md)."""
     count = len(ready)
     if count == 0:
         return float("nan")

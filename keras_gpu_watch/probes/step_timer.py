@@ -15,7 +15,7 @@ from keras_gpu_watch.probes.device_values import DeviceWait
 from keras_gpu_watch.probes.wait_source import Calls, Waits, WaitSource
 from keras_gpu_watch.records import STEP_DTYPE, StepArray, StepKind
 
-PART = "step timing"
+STEP_TIMING = "step timing"
 SHAPES_ATTRIBUTE = "_keras_gpu_watch_shapes"
 """Attribute of a train function: the batch shapes it has met, which XLA has compiled it for."""
 TIMER_ATTRIBUTE = "_keras_gpu_watch_timer"
@@ -155,9 +155,9 @@ class StepTimer:
 
     def _adopt(self, iterator: Any) -> bool:
         """Whether to time this iterator; a new one gets a source of its own."""
-        if self._closed or not self._guard.ok(PART):
+        if self._closed or not self._guard.ok(STEP_TIMING):
             return False
-        with self._guard(PART):
+        with self._guard(STEP_TIMING):
             source = self._choose_source(iterator, self._batches_per_call)
             if source is None:
                 return False
@@ -172,14 +172,14 @@ class StepTimer:
         if isinstance(error, StopIteration) or type(error).__name__ == "OutOfRangeError":
             self._read_guarded(final=True, ended_call=call)
         else:
-            with self._guard(PART):
+            with self._guard(STEP_TIMING):
                 self._on_error()
 
     def _read_guarded(self, *, final: bool, ended_call: float | None = None) -> None:
         start = self._clock()
-        with self._guard(PART):
+        with self._guard(STEP_TIMING):
             self._read(final=final, ended_call=ended_call)
-        if not self._guard.ok(PART):
+        if not self._guard.ok(STEP_TIMING):
             self._pending.clear()
             self.close()
         end = self._clock()
