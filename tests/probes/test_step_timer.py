@@ -11,7 +11,7 @@ from trainings import tiny_model
 
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.probes.step_timer import (
-    PART,
+    STEP_TIMING,
     StepTimer,
     is_wrapped_by,
     trace_counter,
@@ -226,9 +226,9 @@ def test_our_own_failure_is_said_once_and_training_goes_on(caplog: pytest.LogCap
     bench.steps(4)
     assert bench.clock.now == 106.0
     assert len(bench.notes) == 1
-    assert PART in bench.notes[0]
+    assert STEP_TIMING in bench.notes[0]
     assert len(caplog.records) == 1
-    assert not bench.guard.ok(PART)
+    assert not bench.guard.ok(STEP_TIMING)
 
 
 def test_a_source_that_cannot_be_chosen_is_our_failure_and_not_the_users(caplog: pytest.LogCaptureFixture) -> None:
