@@ -59,7 +59,8 @@ def element_size(iterator: Any) -> ElementSize:
         The bytes of one example where every component has a batch dimension and otherwise static dimensions of a
         fixed-size type, and the batch dimension where it is static.
     """
-    specs = [spec for spec in tf.nest.flatten(iterator.element_spec) if not isinstance(spec, tf.NoneTensorSpec)]
+    # `None` in an element such as `(x, None)`: only newer TensorFlow has a public name for its class.
+    specs = [spec for spec in tf.nest.flatten(iterator.element_spec) if type(spec).__name__ != "NoneTensorSpec"]
     if not specs or not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank for spec in specs):
         return ElementSize(bytes_per_example=None, batch_dimension=None)
     fixed = all(spec.shape[1:].is_fully_defined() and spec.dtype.size for spec in specs)
