@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,8 @@ ESTIMATED_SHARE = 0.01
 """Fields are marked as estimates when more than this share of the wall time was split by an estimate."""
 KNOWN_SHARE = 0.5
 """With a smaller share of the steps' waits known, the others are not estimated from them."""
-WAITS_KEPT = 1_000_000
-"""Of more waits than this, percentiles are taken from every second one, every fourth one, ..."""
+WAITS_KEPT = 200_000
+"""An epoch's percentiles are taken from this many of its waits at most, chosen at random."""
 
 ESTIMATED_FIELDS = (
     "input_wait_seconds",
@@ -30,7 +29,8 @@ ESTIMATED_FIELDS = (
 """All that rests on the split of a call into wait and compute."""
 
 SUBMISSION_ONLY = (
-    "compute is not known: the train step returns host values only, so the end of its work on the device is not seen"
+    "compute is not known: the train step returns host values only, so the end of its work on the device is not seen. "
+    "Return a tensor from train_step to have it measured"
 )
 
 TOO_FEW_READINGS = "input wait is not known: too few steps of this epoch have a reading"
@@ -41,6 +41,8 @@ class StepTotals:
     """Sums over some consecutive steps of one epoch (seconds; `None` = not known)."""
 
     steps: int
+    last_step: int
+    """Optimizer iteration after the last step."""
     batches: int
     first_call_seconds: float
     last_done_seconds: float
@@ -56,10 +58,11 @@ class StepTotals:
     """Calls whose split is an estimate."""
     steady_seconds: float
     """Wait, compute and host of the steady steps."""
+    steady_steps: int
     steady_batches: int
     steady_examples: float | None
     steady_waits_seconds: Floats
-    """One for each steady step; empty where waits are not known."""
+    """Of the steady steps, or a random choice of them; empty where waits are not known."""
     steady_wait_sum_seconds: float
     steady_wait_max_seconds: float
 
@@ -103,6 +106,7 @@ def measure(steps: StepArray) -> StepTotals:
     waits = wait[steady] if known else np.empty(0)
     return StepTotals(
         steps=len(steps),
+        last_step=int(steps["step"][-1]),
         batches=int(steps["batches"].sum()),
         first_call_seconds=float(steps["call_seconds"][0]),
         last_done_seconds=float(steps["done_seconds"][-1]),
@@ -113,6 +117,7 @@ def measure(steps: StepArray) -> StepTotals:
         host_seconds=float(np.nansum(steps["host_seconds"])),
         estimated_seconds=float(seconds[filled | steps["estimated"]].sum()),
         steady_seconds=float((seconds + np.nan_to_num(steps["host_seconds"]))[steady].sum()),
+        steady_steps=int(steady.sum()),
         steady_batches=int(steps["batches"][steady].sum()),
         steady_examples=None if np.isnan(examples) else examples,
         steady_waits_seconds=waits,
@@ -121,32 +126,52 @@ def measure(steps: StepArray) -> StepTotals:
     )
 
 
-def merge(parts: Sequence[StepTotals]) -> StepTotals:
-    """Sums over several consecutive pieces of one epoch.
+def merge(older: StepTotals, newer: StepTotals) -> StepTotals:
+    """Sums over two consecutive pieces of one epoch.
 
     Args:
-        parts: At least one, oldest first.
+        older: The piece that came first.
+        newer: The piece right after it.
     """
-    waits = np.concatenate([part.steady_waits_seconds for part in parts])
-    while len(waits) > WAITS_KEPT:
-        waits = waits[::2]
     return StepTotals(
-        steps=sum(part.steps for part in parts),
-        batches=sum(part.batches for part in parts),
-        first_call_seconds=parts[0].first_call_seconds,
-        last_done_seconds=parts[-1].last_done_seconds,
-        call_seconds=sum(part.call_seconds for part in parts),
-        compile_seconds=sum(part.compile_seconds for part in parts),
-        first_wait_seconds=sum(part.first_wait_seconds for part in parts),
-        input_wait_seconds=_sum_if_all_known([part.input_wait_seconds for part in parts]),
-        host_seconds=sum(part.host_seconds for part in parts),
-        estimated_seconds=sum(part.estimated_seconds for part in parts),
-        steady_seconds=sum(part.steady_seconds for part in parts),
-        steady_batches=sum(part.steady_batches for part in parts),
-        steady_examples=_sum_if_all_known([part.steady_examples for part in parts]),
-        steady_waits_seconds=waits,
-        steady_wait_sum_seconds=sum(part.steady_wait_sum_seconds for part in parts),
-        steady_wait_max_seconds=max(part.steady_wait_max_seconds for part in parts),
+        steps=older.steps + newer.steps,
+        last_step=newer.last_step,
+        batches=older.batches + newer.batches,
+        first_call_seconds=older.first_call_seconds,
+        last_done_seconds=newer.last_done_seconds,
+        call_seconds=older.call_seconds + newer.call_seconds,
+        compile_seconds=older.compile_seconds + newer.compile_seconds,
+        first_wait_seconds=older.first_wait_seconds + newer.first_wait_seconds,
+        input_wait_seconds=_sum_if_known(older.input_wait_seconds, newer.input_wait_seconds),
+        host_seconds=older.host_seconds + newer.host_seconds,
+        estimated_seconds=older.estimated_seconds + newer.estimated_seconds,
+        steady_seconds=older.steady_seconds + newer.steady_seconds,
+        steady_steps=older.steady_steps + newer.steady_steps,
+        steady_batches=older.steady_batches + newer.steady_batches,
+        steady_examples=_sum_if_known(older.steady_examples, newer.steady_examples),
+        steady_waits_seconds=_sample(older, newer),
+        steady_wait_sum_seconds=older.steady_wait_sum_seconds + newer.steady_wait_sum_seconds,
+        steady_wait_max_seconds=max(older.steady_wait_max_seconds, newer.steady_wait_max_seconds),
+    )
+
+
+def _sample(older: StepTotals, newer: StepTotals) -> Floats:
+    """Waits of both pieces; where they are too many, a random choice in proportion to the steps they stand for.
+
+    Every second one would not do: it may hit or miss each stall of a regular pattern.
+    """
+    pieces = (older, newer)
+    if sum(len(piece.steady_waits_seconds) for piece in pieces) <= WAITS_KEPT:
+        return np.concatenate([piece.steady_waits_seconds for piece in pieces])
+    random = np.random.default_rng(older.steps)
+    steps = older.steady_steps + newer.steady_steps
+    wanted = [round(WAITS_KEPT * piece.steady_steps / steps) for piece in pieces]
+    counts = [min(count, len(piece.steady_waits_seconds)) for count, piece in zip(wanted, pieces, strict=True)]
+    return np.concatenate(
+        [
+            random.choice(piece.steady_waits_seconds, count, replace=False)
+            for piece, count in zip(pieces, counts, strict=True)
+        ]
     )
 
 
@@ -179,6 +204,7 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
     return EpochSummary(
         epoch=frame.epoch,
         steps=totals.steps,
+        last_step=totals.last_step,
         batches=totals.batches,
         wall_seconds=wall,
         first_batch_seconds=first_batch,
@@ -245,38 +271,20 @@ def _median(values: tuple[float, ...]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+def _sum_if_known(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 def _without_steps(frame: EpochFrame, wall: float) -> EpochSummary:
     validation = None if frame.test_end_seconds is None else frame.test_end_seconds - frame.begin_seconds
-    # Most likely the first batch never came.
     rest = wall - (validation or 0.0)
     return EpochSummary(
         epoch=frame.epoch,
-        steps=0,
-        batches=0,
         wall_seconds=wall,
+        # Most likely the first batch never came.
         first_batch_seconds=rest if frame.is_timed else 0.0,
-        compile_seconds=0.0,
-        step_seconds=0.0,
-        input_wait_seconds=None,
-        compute_seconds=None,
-        host_seconds=0.0,
         validation_seconds=validation,
-        epoch_end_seconds=0.0,
         unattributed_seconds=0.0 if frame.is_timed else rest,
         watch_overhead_seconds=frame.watch_overhead_seconds,
-        input_wait_share=None,
-        input_wait_p50_seconds=None,
-        input_wait_p95_seconds=None,
-        input_wait_max_seconds=None,
-        goodput=None,
-        ceiling_speedup=None,
-        batches_per_second=None,
-        examples_per_second=None,
-        sources_disagreement_seconds=None,
         notes=frame.notes,
     )

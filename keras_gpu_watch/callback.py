@@ -35,7 +35,7 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         log_dir: String or path. Directory that TensorBoard is pointed at; `~` is expanded and `gs://` works. The run's
             files go to `gpu_watch` inside it, or to `gpu_watch-2`, ... for further trainings from scratch.
             Defaults to `"logs"`.
-        autotune: Only `False` in this version.
+        autotune: Must be `False`; tuning is not available yet.
         update_freq: `"batch"`, `"epoch"` or a positive integer. How often step scalars are written: for each
             step, not at all, or the mean of every so many steps. Epochs are always written. Defaults to `"batch"`.
         gpu_interval: Number, at least 0.1. Seconds between samples of the GPUs; nothing is sampled in this
@@ -63,6 +63,14 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         self._options = WatchOptions(
             log_dir=os.path.expanduser(os.fspath(log_dir)), update_freq=update_freq, console=console
         )
+        self._session = Session(self._options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tuners and pipelines copy their callbacks. A copy watches for itself.
+        return {name: value for name, value in vars(self).items() if name != "_session"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         self._session = Session(self._options)
 
     @property
@@ -131,7 +139,7 @@ def _check_arguments(log_dir: Any, autotune: Any, update_freq: Any, gpu_interval
     if not isinstance(log_dir, str | os.PathLike) or not isinstance(os.fspath(log_dir), str):
         _refuse(TypeError, "log_dir", log_dir, "a string or a path")
     if autotune is not False:
-        _refuse(ValueError, "autotune", autotune, "False; this version measures and does not tune yet")
+        _refuse(ValueError, "autotune", autotune, "False; tuning is not available yet")
     count = isinstance(update_freq, int) and not isinstance(update_freq, bool) and update_freq > 0
     if not count and update_freq not in ("batch", "epoch"):
         _refuse(ValueError, "update_freq", update_freq, '"batch", "epoch" or a positive integer')

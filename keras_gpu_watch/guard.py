@@ -11,7 +11,9 @@ logger = logging.getLogger("keras_gpu_watch")
 
 
 class Guard:
-    """Catches our own failures at the package's doors, logs each part's first one, and switches that part off.
+    """Catches our own failures at the package's doors, logs each part's first one, and remembers the part as broken.
+
+    Whoever drives a part asks `ok` and leaves a broken one alone.
 
     Only `Exception` is caught: Ctrl-C and interpreter exit pass through.
 

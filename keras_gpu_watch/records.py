@@ -55,7 +55,7 @@ STEP_DTYPE = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSummary:
     """Where one epoch's seconds went (all times in seconds; `None` = not measured, see `notes`).
 
@@ -64,42 +64,44 @@ class EpochSummary:
     """
 
     epoch: int
-    steps: int
+    steps: int = 0
     """Calls of the train function."""
-    batches: int
+    last_step: int | None = None
+    """Optimizer iteration after the epoch's last step; `None` without steps."""
+    batches: int = 0
     wall_seconds: float
     """From `on_epoch_begin` to the next epoch's, or to `on_train_end`."""
-    first_batch_seconds: float
+    first_batch_seconds: float = 0.0
     """From `on_epoch_begin` to the first batch: `iter()`, shuffle refill, cold start."""
-    compile_seconds: float
+    compile_seconds: float = 0.0
     """Steps that traced or compiled, less the part of them that waited for their batch where that is known."""
-    step_seconds: float
+    step_seconds: float = 0.0
     """Time inside the train function that is neither first batch nor compile: input wait + compute."""
-    input_wait_seconds: float | None
-    compute_seconds: float | None
-    host_seconds: float
+    input_wait_seconds: float | None = None
+    compute_seconds: float | None = None
+    host_seconds: float = 0.0
     """Between two steps: callbacks, progress bar, logging, summaries, checkpoints in mid-epoch."""
-    validation_seconds: float | None
+    validation_seconds: float | None = None
     """From the last step to `on_test_end`; `None` when no validation ran in this epoch."""
-    epoch_end_seconds: float
+    epoch_end_seconds: float = 0.0
     """From the last step (or the end of validation) to the boundary: everybody's `on_epoch_end`, the extra `iter()`."""
-    unattributed_seconds: float
-    watch_overhead_seconds: float
+    unattributed_seconds: float = 0.0
+    watch_overhead_seconds: float = 0.0
     """Of which keras-gpu-watch used on the training thread (contained in the parts above)."""
-    input_wait_share: float | None
+    input_wait_share: float | None = None
     """Input wait / (input wait + compute + host) over steady steps."""
-    input_wait_p50_seconds: float | None
+    input_wait_p50_seconds: float | None = None
     """Percentiles and maximum of a steady step's input wait."""
-    input_wait_p95_seconds: float | None
-    input_wait_max_seconds: float | None
-    goodput: float | None
+    input_wait_p95_seconds: float | None = None
+    input_wait_max_seconds: float | None = None
+    goodput: float | None = None
     """Compute / wall."""
-    ceiling_speedup: float | None
+    ceiling_speedup: float | None = None
     """How many times faster steady steps would go if input were free: (wait + compute + host) / (compute + host)."""
-    batches_per_second: float | None
+    batches_per_second: float | None = None
     """Over steady steps, like `examples_per_second`, so that compiling and validating don't distort the rate."""
-    examples_per_second: float | None
-    sources_disagreement_seconds: float | None
+    examples_per_second: float | None = None
+    sources_disagreement_seconds: float | None = None
     """Median difference of a step's wait between in-graph stamps and tf.data's own gap times, where both are there."""
     estimated: tuple[str, ...] = ()
     """Names of the fields above that are estimates."""
@@ -124,7 +126,7 @@ class RunInfo:
     run_dir: str | None
     """Where this run's files are; `None` when nothing can be written."""
     start_step: int
-    """Optimizer iterations at the first `on_epoch_begin`."""
+    """Optimizer iterations at the first `on_epoch_begin` of the run, before it was ever resumed."""
     steps_per_execution: int
     resumed: bool
     """True when the files of an earlier run are continued."""

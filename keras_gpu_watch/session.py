@@ -8,13 +8,15 @@ import dataclasses
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from keras_gpu_watch.accounting import EpochFrame, StepTotals, measure, merge, summarize
 from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.probes.boundaries import Boundaries, note_train_begin
-from keras_gpu_watch.probes.model_facts import read_model, worker_index
+from keras_gpu_watch.probes.model_facts import optimizer_step, read_model, worker_index
 from keras_gpu_watch.probes.sources import choose_source
 from keras_gpu_watch.probes.step_timer import STEP_TIMING, StepTimer, is_wrapped_by, without_closed_wrappers
 from keras_gpu_watch.probes.wait_source import WaitSource
@@ -42,9 +44,11 @@ class Session:
 
     def __init__(self, options: WatchOptions, previous: Session | None = None, clock: Clock = monotonic) -> None:
         self.report = RunReport()
-        self.pid = os.getpid()
+        self._report_lock = threading.RLock()
+        self._pid = os.getpid()
         self.recorder: Recorder = Recorder() if previous is None else previous.recorder
-        self._previous_report = RunReport() if previous is None else previous.report
+        self._earlier = RunReport() if previous is None else previous.report
+        """The report that this one continues."""
         self._clock = clock
         self._guard = Guard(on_failure=self._add_note)
         self._boundaries = Boundaries(clock)
@@ -59,7 +63,7 @@ class Session:
         self._epoch_begin_seconds = 0.0
         self._epoch_overhead_seconds = 0.0
         self._test_end_seconds: float | None = None
-        self._epoch_pieces: list[StepTotals] = []
+        self._epoch_totals: StepTotals | None = None
         self._model_on_accelerator = False
 
     def join(self, callback: Any) -> None:
@@ -71,6 +75,16 @@ class Session:
         with self._guard(HOOKS):
             note_train_begin(callback, self._clock)
 
+    def decline(self, reason: str) -> None:
+        """Measure nothing in this `fit`, and say why.
+
+        Args:
+            reason: A sentence for the user.
+        """
+        with self._guard(HOOKS):
+            self._update_report(status="not measured")
+            self._add_note(reason)
+
     def train_begin(self, callback: Any, model: Any) -> None:
         """Start timing.
 
@@ -78,49 +92,46 @@ class Session:
             callback: The callback whose `on_train_begin` is running.
             model: Its Keras model.
         """
-        with self._guard(HOOKS):
+        self._model = model
+        self._update_report(status="running")
+        atexit.register(_finish_at_exit, weakref.ref(self))
+        with self._hook():
             self._begin_seconds = self._boundaries.attach(callback)
-            self._model = model
-            self._wrap()
-            atexit.register(_finish_at_exit, weakref.ref(self))
-
-    def decline(self, reason: str) -> None:
-        """Measure nothing in this `fit`, and say why.
-
-        Args:
-            reason: A sentence for the user.
-        """
-        self._update_report(status="not measured")
-        self._add_note(reason)
+            self._wrap(model)
 
     def epoch_begin(self, epoch: int) -> None:
         """End the epoch before, if there was one, and begin `epoch`."""
-        with self._guard(HOOKS), self._lock:
-            if self._model is None or self.report.status != "running":
+        entered = self._clock()
+        with self._lock, self._hook():
+            if self._model is None:
                 return
             now = self._boundaries.take("on_epoch_begin")
             if self.report.info is None:
-                self._open(now)
+                self._open(self._model)
+                # Finding and making the run's files belongs to the startup, not to the first batch.
+                now += self._clock() - entered
+                self._update_report(startup_seconds=(self._earlier.startup_seconds or 0.0) + now - self._begin_seconds)
             self._close_epoch(now)
-            self._wrap()
+            self._wrap(self._model)
+            self._timer.start_epoch(epoch)
             self._epoch, self._epoch_begin_seconds = epoch, now
             self._epoch_overhead_seconds = self._timer.overhead_seconds
-            self._timer.start_epoch(epoch)
+            self._timer.overhead_seconds += self._clock() - max(entered, now)
 
     def batch_begin(self) -> None:
         """Time the train function that is about to be called, if a callback replaced it within the epoch."""
         # The guard costs more than this look, which is taken before each step.
-        if self._model is None or self._model.train_function is self._wrapper:
+        model = self._model
+        if model is None or model.train_function is self._wrapper:
             return
-        with self._guard(HOOKS):
-            self._wrap()
+        with self._hook():
+            self._wrap(model)
 
     def test_end(self) -> None:
         """Note the end of validation."""
-        with self._guard(HOOKS):
-            now = self._boundaries.take("on_test_end")
-            if self._epoch is not None:
-                self._test_end_seconds = now
+        now = self._boundaries.take("on_test_end")
+        if self._epoch is not None:
+            self._test_end_seconds = now
 
     def train_end(self) -> None:
         """End the last epoch and the run."""
@@ -129,46 +140,72 @@ class Session:
     def finish(self, status: Status, now: float | None = None) -> None:
         """Take everything down and complete the files; a second call does nothing.
 
+        Each part is taken down whether or not the one before it could be.
+
         Args:
             status: How the run ended.
             now: When, on the monotonic clock.
         """
+        # A forked child has no business with its parent's run, and may have inherited its locks as held.
+        if self._pid != os.getpid():
+            return
         with self._lock:
-            if self._model is None:
+            model, self._model = self._model, None
+            if model is None:
                 return
             end = self._clock() if now is None else now
             with self._guard(HOOKS):
                 self._close_epoch(end)
-            self._unwrap()
-            self._timer.close()
-            self._boundaries.detach()
-            self._model = None
-            wall = (self._previous_report.wall_seconds or 0.0) + end - self._begin_seconds
-            self._update_report(status=status, wall_seconds=wall, records_dropped=self._outputs.dropped)
-            self._outputs.close(self.report.to_json())
+            with self._guard(HOOKS):
+                self._unwrap(model)
+            with self._guard(HOOKS):
+                self._timer.close()
+            with self._guard(HOOKS):
+                self._boundaries.detach()
+            with self._guard(HOOKS):
+                self._end_report(status, end)
+        # Not under the lock: a slow disk must not hold up whoever asks next whether this run is over.
+        report_json = ""
+        with self._guard(HOOKS):
+            report_json = self.report.to_json()
+        with self._guard(HOOKS):
+            self._outputs.close(report_json)
 
-    def _open(self, now: float) -> None:
+    @contextmanager
+    def _hook(self) -> Iterator[None]:
+        """A hook's body: when it fails, everything of ours is taken down and training goes on."""
+        with self._guard(HOOKS):
+            yield
+        if not self._guard.ok(HOOKS):
+            self.finish("interrupted")
+
+    def _open(self, model: Any) -> None:
         # What an earlier `fit` left if its epoch could not be closed.
         self.recorder.take_epoch()
-        facts = read_model(self._model)
-        earlier = self._previous_report
-        files = self._outputs.open(facts.step, None if earlier.info is None else earlier.info.run_dir)
-        same_run = files.resumed and earlier.info is not None and earlier.info.run_dir == files.run_dir
-        if not same_run:
-            self._previous_report = earlier = report_from_json(files.earlier_report or "")
+        facts = read_model(model)
+        files = self._outputs.open(facts.step, None if self._earlier.info is None else self._earlier.info.run_dir)
+        if not files.resumed:
+            self._earlier = RunReport()
+        elif self._earlier.info is None or self._earlier.info.run_dir != files.run_dir:
+            self._earlier = report_from_json(files.earlier_report or "", facts.step)
+        started = facts.step if self._earlier.info is None else self._earlier.info.start_step
         self._model_on_accelerator = facts.on_accelerator
         self._update_report(
-            epochs=earlier.epochs,
-            startup_seconds=(earlier.startup_seconds or 0.0) + now - self._begin_seconds,
+            epochs=self._earlier.epochs,
             info=RunInfo(
                 run_dir=files.run_dir,
-                start_step=facts.step,
+                start_step=started,
                 steps_per_execution=facts.steps_per_execution,
                 resumed=files.resumed,
             ),
         )
+        # Even a run that is killed in its first epoch can then be continued.
+        self._outputs.begin(self.report.to_json())
         self._timer.configure(
-            step_axis=facts.step, batches_per_call=facts.steps_per_execution, jit_compile=facts.jit_compile
+            step_axis=facts.step,
+            batches_per_call=facts.steps_per_execution,
+            jit_compile=facts.jit_compile,
+            count_steps=lambda: optimizer_step(model),
         )
         if facts.steps_per_execution > 1:
             self._add_note(
@@ -176,17 +213,25 @@ class Session:
                 "input wait is an estimate"
             )
 
-    def _wrap(self) -> None:
-        # A callback may have replaced the function since (`make_train_function(force=True)`).
-        if self._wrapper is None or not is_wrapped_by(self._model.train_function, self._wrapper):
-            self._own_function = self._model.train_function
-            self._wrapper = self._timer.wrap(self._own_function)
-            self._model.train_function = self._wrapper
+    def _wrap(self, model: Any) -> None:
+        function = model.train_function
+        # There is none after `compile()` in mid-training, and another one after `make_train_function(force=True)`.
+        if not callable(function) or (self._wrapper is not None and is_wrapped_by(function, self._wrapper)):
+            return
+        self._own_function = function
+        self._wrapper = model.train_function = self._timer.wrap(function)
 
-    def _unwrap(self) -> None:
-        if self._wrapper is not None and self._model.train_function is self._wrapper:
-            self._model.train_function = without_closed_wrappers(self._own_function)
+    def _unwrap(self, model: Any) -> None:
+        if self._wrapper is not None and model.train_function is self._wrapper:
+            model.train_function = without_closed_wrappers(self._own_function)
         self._wrapper = self._own_function = None
+
+    def _end_report(self, status: Status, end: float) -> None:
+        wall = (self._earlier.wall_seconds or 0.0) + end - self._begin_seconds
+        dropped = self._outputs.dropped
+        if dropped:
+            self._add_note(f"the disk did not keep up: {dropped} chunks of steps or epochs are missing in the files")
+        self._update_report(status=status, wall_seconds=wall, records_dropped=dropped)
 
     def _choose_source(self, iterator: Any, batches_per_call: int) -> WaitSource | None:
         return choose_source(iterator, batches_per_call, self._add_note)
@@ -195,37 +240,49 @@ class Session:
         self.recorder.add(chunk)
         self._outputs.steps(chunk)
         if self.recorder.epoch_steps >= EPOCH_STEPS_AT_ONCE:
-            self._epoch_pieces.append(measure(self.recorder.take_epoch()))
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Add the epoch's steps so far to its totals, and forget them."""
+        steps = self.recorder.take_epoch()
+        if len(steps):
+            more = measure(steps)
+            self._epoch_totals = more if self._epoch_totals is None else merge(self._epoch_totals, more)
 
     def _close_epoch(self, now: float) -> None:
         if self._epoch is None:
             return
         self._timer.finish_epoch()
-        steps = self.recorder.take_epoch()
-        pieces = [*self._epoch_pieces, *([measure(steps)] if len(steps) else [])]
+        self._add_up()
+        totals, self._epoch_totals = self._epoch_totals, None
+        epoch, self._epoch = self._epoch, None
+        test_end, self._test_end_seconds = self._test_end_seconds, None
         frame = EpochFrame(
-            epoch=self._epoch,
+            epoch=epoch,
             begin_seconds=self._epoch_begin_seconds,
             end_seconds=now,
-            test_end_seconds=self._test_end_seconds,
+            test_end_seconds=test_end,
             watch_overhead_seconds=self._timer.overhead_seconds - self._epoch_overhead_seconds,
             disagreements_seconds=tuple(self._timer.disagreements_seconds),
             notes=tuple(f"input wait is not known: {reason}" for reason in self._timer.reasons),
             is_timed=self._guard.ok(STEP_TIMING),
             submission_only=self._model_on_accelerator and self._timer.wait_for_device.seen_on_device is False,
         )
-        summary = summarize(frame, merge(pieces) if pieces else None)
-        self._epoch, self._test_end_seconds, self._epoch_pieces = None, None, []
+        summary = summarize(frame, totals)
         self._update_report(epochs=(*self.report.epochs, summary), records_dropped=self._outputs.dropped)
         self._outputs.epoch(summary, self.report.to_json())
 
     def _add_note(self, text: str) -> None:
-        if text not in self.report.notes:
+        with self._report_lock:
+            if text in self.report.notes:
+                return
             self._update_report(notes=(*self.report.notes, text))
-            self._outputs.say(text)
+        self._outputs.say(text)
 
     def _update_report(self, **changes: Any) -> None:
-        self.report = dataclasses.replace(self.report, **changes)
+        # The writer's thread adds notes, too.
+        with self._report_lock:
+            self.report = dataclasses.replace(self.report, **changes)
 
     def _interrupt(self) -> None:
         self.finish("interrupted")
@@ -237,6 +294,5 @@ class Session:
 
 def _finish_at_exit(reference: weakref.ref[Session]) -> None:
     session = reference()
-    # A forked child has no business with its parent's run.
-    if session is not None and session.pid == os.getpid():
+    if session is not None:
         session.finish("interrupted")

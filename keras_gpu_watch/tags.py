@@ -35,7 +35,7 @@ WINDOW_SUM = Tag("window/input_wait_sum_ms", "ms", "All input wait of the window
 EPOCH_GOODPUT = Tag("epoch/goodput_percent", "%", "Compute / wall time of the epoch")
 EPOCH_SHARE = Tag("epoch/input_wait_share_percent", "%", "Input wait share of the epoch's steady steps")
 EPOCH_CEILING = Tag("epoch/ceiling_speedup", "x", "How many times faster the steps would go if input were free")
-EPOCH_FIRST_BATCH = Tag("epoch/first_batch_seconds", "s", "From the epoch's begin to its first batch")
+EPOCH_FIRST_BATCH = Tag("epoch/first_batch_seconds", "s", "From the epoch's start to its first batch")
 EPOCH_EXAMPLES = Tag("epoch/examples_per_second", "1/s", "Examples per second over the epoch's steady steps")
 
 TAGS: tuple[Tag, ...] = (

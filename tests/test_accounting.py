@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -272,12 +273,12 @@ def test_an_epoch_in_pieces_is_the_same_as_in_one():
     frame = EpochFrame(epoch=0, begin_seconds=0.0, end_seconds=20.0)
     whole = summarize(frame, measure(steps))
     for cut in range(1, 5):
-        assert summarize(frame, merge([measure(steps[:cut]), measure(steps[cut:])])) == whole
+        assert summarize(frame, merge(measure(steps[:cut]), measure(steps[cut:]))) == whole
 
 
 def test_one_piece_whose_waits_are_unknown_leaves_the_epochs_wait_unknown():
     known, unknown = make_steps([1.0, 1.0], [1.0, 1.0]), make_steps([NAN], [2.0], start=5.0, begins_epoch=False)
-    totals = merge([measure(known), measure(unknown)])
+    totals = merge(measure(known), measure(unknown))
     assert totals.input_wait_seconds is None
     epoch = summarize(EpochFrame(epoch=0, begin_seconds=0.0, end_seconds=9.0), totals)
     assert epoch.input_wait_seconds is None
@@ -289,11 +290,22 @@ def test_one_piece_whose_waits_are_unknown_leaves_the_epochs_wait_unknown():
 def test_a_long_epoch_keeps_a_bounded_number_of_waits_and_its_exact_maximum(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(accounting, "WAITS_KEPT", 10)
     pieces = [measure(make_steps([0.0, *[1.0] * 20, 7.0], [1.0] * 22)) for _ in range(3)]
-    totals = merge(pieces)
+    totals = functools.reduce(merge, pieces)
     assert len(totals.steady_waits_seconds) <= 10
     epoch = summarize(EpochFrame(epoch=0, begin_seconds=0.0, end_seconds=999.0), totals)
     assert epoch.input_wait_max_seconds == 7.0
     assert epoch.input_wait_p50_seconds == 1.0
+
+
+def test_a_stall_of_every_twentieth_step_stays_in_the_95th_percentile_of_a_long_epoch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(accounting, "WAITS_KEPT", 2000)
+    waits = [9.0 if number % 16 == 15 else 0.0 for number in range(1600)]
+    pieces = [measure(make_steps(waits, [1.0] * 1600, begins_epoch=False)) for _ in range(8)]
+    totals = functools.reduce(merge, pieces)
+    assert len(totals.steady_waits_seconds) <= 2001
+    share = float((totals.steady_waits_seconds > 0).mean())
+    assert share == pytest.approx(1 / 16, rel=0.35)
+    assert summarize(EpochFrame(epoch=0, begin_seconds=0.0, end_seconds=1e6), totals).input_wait_p95_seconds == 9.0
 
 
 # Multiples of 1/64 s, so that floats add up exactly.
@@ -322,7 +334,7 @@ def epochs(draw: st.DrawFn) -> EpochSummary:
         test_end_seconds=test_end,
         submission_only=draw(st.booleans()),
     )
-    return summarize(frame, merge([measure(piece) for piece in pieces]))
+    return summarize(frame, functools.reduce(merge, [measure(piece) for piece in pieces]))
 
 
 @settings(max_examples=300, deadline=None)

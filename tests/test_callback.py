@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
 import os
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +98,12 @@ def test_the_batches_are_one_structured_row_for_each_call(log_dir: str):
 
 def test_it_is_a_keras_callback_like_any_other():
     assert isinstance(GPUWatch(), keras.callbacks.Callback)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda watch: pickle.loads(pickle.dumps(watch))])
+def test_a_copy_watches_for_itself(log_dir: str, copied: Callable[[GPUWatch], GPUWatch]):
+    original = GPUWatch(log_dir, console=False, update_freq=7)
+    other = copied(original)
+    tiny_model().fit(dataset(), verbose=0, callbacks=[other])
+    assert len(other.report.epochs) == 1
+    assert original.report.epochs == ()

@@ -28,13 +28,22 @@ class DeviceWait:
         """
         if self.seen_on_device is None:
             self._choose(values)
+        try:
+            chosen = self._chosen(values)
+        except (KeyError, TypeError):
+            # This step returned something else than the ones before.
+            self._choose(values)
+            chosen = self._chosen(values)
         # A device's error is the user's: it comes up again where Keras or a callback reads the value.
         try:
-            for key in self._path:
-                values = values[key]
-            values.numpy()
+            chosen.numpy()
         except Exception:  # noqa: BLE001
             return
+
+    def _chosen(self, values: Any) -> Any:
+        for key in self._path:
+            values = values[key]
+        return values
 
     def _choose(self, values: Any) -> None:
         leaves = dict(_leaves(values))

@@ -24,10 +24,13 @@ TOLERANCE_SECONDS = 5e-3
 """How far a gap may miss its call before it is taken for another call's."""
 
 NO_MODEL = (
-    "tf.data gives no model of this input (autotuning is off, or a PyDataset has workers); "
-    "a tf.data.Dataset can be timed all the same: fit(watch(dataset))"
+    "tf.data keeps no timing of this input (autotuning is off, or a PyDataset has workers). "
+    "If it is a tf.data.Dataset, use fit(watch(dataset))"
 )
-MISCOUNTED = "the batches that tf.data counted don't match the calls of the train function"
+MISCOUNTED = (
+    "the batches that tf.data counted don't match the calls of the train function. "
+    "If the input is a tf.data.Dataset, use fit(watch(dataset))"
+)
 TOO_MANY_BATCHES = (
     f"tf.data keeps {GAPS_KEPT} gaps, too few for steps_per_execution > {GAPS_KEPT}: use fit(watch(dataset))"
 )
@@ -96,12 +99,13 @@ class GapSource:
         self.calls_per_read = self._later_calls_per_read
         if reading is None:
             self.reason = NO_MODEL
-            return unknown(calls)
+            return unknown(calls, final=final)
         batches = self._batches(calls, reading.elements)
         if batches is None:
             self.reason = MISCOUNTED
-            self._elements, self._last = reading.elements, reading
-            return unknown(calls)
+            left = unknown(calls, final=final)
+            self._elements, self._last = reading.elements - (len(calls) - len(left)) * calls.batches_per_call, reading
+            return left
         if self.reason == MISCOUNTED:
             self.reason = None
         waits = self._waits(calls, batches, reading)

@@ -20,7 +20,7 @@ class ModelFacts:
     steps_per_execution: int
     jit_compile: bool
     on_accelerator: bool
-    """Whether a weight lives on a GPU or TPU."""
+    """Whether some variable lives on a GPU or TPU."""
 
 
 def read_model(model: Any) -> ModelFacts:
@@ -30,14 +30,20 @@ def read_model(model: Any) -> ModelFacts:
         model: A compiled Keras 3 model.
     """
     return ModelFacts(
-        step=_optimizer_step(getattr(model, "optimizer", None)),
+        step=optimizer_step(model),
         steps_per_execution=int(getattr(model, "steps_per_execution", 1) or 1),
         jit_compile=getattr(model, "jit_compile", False) is True and not model.run_eagerly,
-        on_accelerator=any(on_accelerator(variable.value) for variable in model.trainable_variables[:1]),
+        on_accelerator=any(on_accelerator(variable.value) for variable in model.variables),
     )
 
 
-def _optimizer_step(optimizer: Any) -> int:
+def optimizer_step(model: Any) -> int:
+    """Batches that a model has been trained on, by its optimizer; 0 without one.
+
+    Args:
+        model: A compiled Keras 3 model.
+    """
+    optimizer = getattr(model, "optimizer", None)
     iterations = getattr(optimizer, "iterations", None)
     if iterations is None:
         return 0

@@ -77,7 +77,7 @@ class StampSource:
         rows = self._read(len(calls) * calls.batches_per_call)
         self.reason = CLOCK_STEPPED if stepped else None
         if stepped:
-            return unknown(calls)
+            return unknown(calls, final=final)
         request, ready = rows[:, REQUEST] + offset, rows[:, READY] + offset
         first, end = np.searchsorted(ready, calls.call_seconds), np.searchsorted(ready, calls.done_seconds)
         batches = _batches(rows[:, INDEX], first, end, before)

@@ -68,6 +68,7 @@ class StepTimer:
         self._step_axis = 0
         self._batches_per_call = 1
         self._jit_compile = False
+        self._count_steps: Callable[[], int] = lambda: 0
         self._shapes_seen: set[float] = set()
         self._pending: list[tuple[float, float, bool]] = []
         self._calls_per_read = 1
@@ -78,14 +79,18 @@ class StepTimer:
         self._inside = False
         self._closed = False
 
-    def configure(self, *, step_axis: int, batches_per_call: int, jit_compile: bool) -> None:
+    def configure(
+        self, *, step_axis: int, batches_per_call: int, jit_compile: bool, count_steps: Callable[[], int]
+    ) -> None:
         """Set what is known of the model when its first epoch begins.
 
         Args:
             step_axis: The optimizer's iteration now.
             batches_per_call: `steps_per_execution`.
             jit_compile: Whether the train step is compiled by XLA.
+            count_steps: Gives the optimizer's iteration, where no source counts the batches.
         """
+        self._count_steps = count_steps
         self._step_axis = step_axis
         self._batches_per_call = batches_per_call
         self._jit_compile = jit_compile
@@ -197,8 +202,16 @@ class StepTimer:
         if waits.disagreement_seconds is not None:
             self.disagreements_seconds.append(waits.disagreement_seconds)
         if len(waits):
+            if final and not waits.counted:
+                self._correct_last_group(waits)
             del self._pending[: len(waits)]
             self._emit(self._chunk(calls, waits))
+
+    def _correct_last_group(self, waits: Waits) -> None:
+        """Take a short last group's size from the optimizer, in place."""
+        last = self._count_steps() - self._step_axis - int(waits.batches[:-1].sum())
+        if 1 <= last < self._batches_per_call:
+            waits.batches[-1] = last
 
     def _calls(self, ended_call: float | None) -> Calls:
         call, done, traced = zip(*self._pending, strict=True)

@@ -47,6 +47,8 @@ class Waits:
     """Calls that brought a batch shape for the first time: under `jit_compile` they compile."""
     estimated: bool = False
     """Whether the waits are an estimate."""
+    counted: bool = True
+    """Whether `batches` were counted; if not, they are full groups, of which the last one may have been short."""
     disagreement_seconds: float | None = None
     """Median difference to a second source, if one was read."""
 
@@ -89,15 +91,22 @@ class UnknownWaits:
 
     def resolve(self, calls: Calls, *, final: bool) -> Waits:
         """Every call, with unknown wait and full groups of batches."""
-        return unknown(calls)
+        return unknown(calls, final=final)
 
 
-def unknown(calls: Calls) -> Waits:
-    """Waits that say only that the calls happened."""
-    count = len(calls)
+def unknown(calls: Calls, *, final: bool) -> Waits:
+    """Waits that say only that the calls happened.
+
+    Args:
+        calls: The calls.
+        final: Whether no further call will follow. If one may, the newest call is left for later, because only the last
+            call of all can have been a short group.
+    """
+    count = len(calls) if final or calls.batches_per_call == 1 else len(calls) - 1
     return Waits(
         input_wait_seconds=np.full(count, np.nan),
         batches=np.full(count, calls.batches_per_call, np.int64),
         examples=np.full(count, np.nan),
         new_shape=np.zeros(count, np.bool_),
+        counted=calls.batches_per_call == 1,
     )

@@ -16,14 +16,14 @@ from keras_gpu_watch.tags import SCHEMA_VERSION
 EPOCHS_IN_JSON = 1000
 """The JSON form keeps the first and the newest epochs of a longer run, so that rewriting it stays cheap."""
 
-Status = Literal["running", "finished", "interrupted", "not measured"]
+Status = Literal["not started", "running", "finished", "interrupted", "not measured"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """What one `fit` with a `GPUWatch` gave (times in seconds)."""
 
-    status: Status = "running"
+    status: Status = "not started"
     info: RunInfo | None = None
     """What was known at the start; `None` before the first epoch."""
     epochs: tuple[EpochSummary, ...] = ()
@@ -32,7 +32,7 @@ class RunReport:
     wall_seconds: float | None = None
     """From `on_train_begin` to `on_train_end`; `None` while the run goes on."""
     records_dropped: int = 0
-    """Chunks of steps that were not written because the disk didn't keep up."""
+    """Chunks of steps, or epochs, that were not written because the disk didn't keep up."""
     notes: tuple[str, ...] = ()
     """What is not measured, and why; what failed."""
 
@@ -62,23 +62,29 @@ class RunReport:
         return json.dumps(head, allow_nan=False)[:-1] + f', "epochs": [\n{epochs}]}}\n'
 
 
-def report_from_json(text: str) -> RunReport:
-    """What an earlier report says of its epochs and times.
+def report_from_json(text: str, step: int) -> RunReport:
+    """What an earlier report says of the run up to some step.
 
     Args:
         text: What `to_json` gave, perhaps of another version.
+        step: Optimizer iteration at which the run is continued: what came after it is done again.
 
     Returns:
-        A report with those epochs; an empty one if the text is not a report of this schema.
+        A report with those epochs and times; an empty one if the text is not a report of this schema.
     """
     try:
         data = json.loads(text)
         if data["schema_version"] != SCHEMA_VERSION:
             return RunReport()
+        epochs = tuple(_epoch(fields) for fields in data["epochs"])
+        kept = tuple(epoch for epoch in epochs if epoch.last_step is not None and epoch.last_step <= step)
+        startup = data["startup_seconds"] or 0.0
         return RunReport(
-            epochs=tuple(_epoch(fields) for fields in data["epochs"]),
-            startup_seconds=data["startup_seconds"],
-            wall_seconds=data["wall_seconds"],
+            info=RunInfo(**data["info"]),
+            epochs=kept,
+            startup_seconds=startup,
+            # A run that was killed could not write its own, and what is done again counts once.
+            wall_seconds=startup + sum(epoch.wall_seconds for epoch in kept),
         )
     except (ValueError, TypeError, KeyError):
         return RunReport()

@@ -31,6 +31,8 @@ _OTHER_PARTS: tuple[tuple[str, _Seconds], ...] = (
     ("host", lambda epoch: epoch.host_seconds),
     ("validation", lambda epoch: epoch.validation_seconds),
     ("epoch end", lambda epoch: epoch.epoch_end_seconds),
+    # Below what is promised it is noise.
+    ("unattributed", lambda epoch: epoch.unattributed_seconds if _is_much(epoch.unattributed_seconds, epoch) else 0.0),
 )
 _HEADERS = {
     "train steps": "train\nsteps",
@@ -38,8 +40,13 @@ _HEADERS = {
     "first batch": "first\nbatch",
     "validation": "valid-\nation",
     "epoch end": "epoch\nend",
+    "unattributed": "unattri-\nbuted",
 }
 _WALL: tuple[str, _Seconds] = ("wall", lambda epoch: epoch.wall_seconds)
+
+
+def _is_much(unattributed_seconds: float, epoch: EpochSummary) -> bool:
+    return unattributed_seconds > max(0.005, 0.01 * epoch.wall_seconds)
 
 
 class ConsoleSink:

@@ -58,6 +58,7 @@ class BackgroundFanout:
         self._thread: threading.Thread | None = None
         self._close_lock = threading.Lock()
         self._closing = False
+        self._hangs = False
         self._final_json = ""
 
     def start(self) -> None:
@@ -77,7 +78,7 @@ class BackgroundFanout:
         self._put(lambda sink: sink.steps(chunk), wait_seconds=0.0)
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
-        """Pass an epoch's account on; waits up to 1 s for room in the queue."""
+        """Pass an epoch's account on; waits up to 1 s for room in the queue, unless it was full the last time."""
         self._put(lambda sink: sink.epoch(summary, report_json), wait_seconds=_EPOCH_WAIT_SECONDS)
 
     def close(self, report_json: str, timeout_seconds: float = 2.0) -> None:
@@ -111,10 +112,14 @@ class BackgroundFanout:
     def _put(self, job: _Job, wait_seconds: float) -> None:
         if self._foreign() or self._closing:
             return
+        # A disk that hangs is waited for once, not at every epoch.
+        wait_seconds = 0.0 if self._hangs else wait_seconds
         try:
             self._queue.put(job, block=wait_seconds > 0, timeout=wait_seconds)
+            self._hangs = False
         except queue.Full:
             self.dropped += 1
+            self._hangs = self._hangs or wait_seconds > 0
 
     def _run(self) -> None:
         next_tick_seconds = monotonic() + _TICK_SECONDS

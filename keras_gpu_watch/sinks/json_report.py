@@ -18,6 +18,14 @@ class JsonReport:
     def __init__(self, run_dir: str) -> None:
         self._path = storage.join(run_dir, REPORT_FILE)
 
+    def begin(self, report_json: str) -> None:
+        """Write the report as it is before the first epoch.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        storage.replace_text(self._path, report_json)
+
     def steps(self, chunk: StepArray) -> None:
         """Nothing: the report is about epochs."""
 
@@ -30,9 +38,10 @@ class JsonReport:
         storage.replace_text(self._path, report_json)
 
     def close(self, report_json: str) -> None:
-        """Write the final report.
+        """Write the final report; where it could not be made, the last one stays.
 
         Raises:
             OSError: If it cannot be written.
         """
-        storage.replace_text(self._path, report_json)
+        if report_json:
+            storage.replace_text(self._path, report_json)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from keras_gpu_watch.guard import Guard, logger
 from keras_gpu_watch.records import EpochSummary, StepArray, WatchOptions
@@ -14,6 +15,9 @@ from keras_gpu_watch.sinks.console import ConsoleSink
 from keras_gpu_watch.sinks.fanout import BackgroundFanout
 from keras_gpu_watch.sinks.sink import Sink
 from keras_gpu_watch.tags import REPORT_FILE
+
+if TYPE_CHECKING:
+    from keras_gpu_watch.sinks.json_report import JsonReport
 
 CONSOLE = "console output"
 
@@ -55,10 +59,11 @@ class Outputs:
         self._note = note
         self._console = ConsoleSink(options.console)
         self._files: BackgroundFanout | None = None
+        self._report: JsonReport | None = None
 
     @property
     def dropped(self) -> int:
-        """Chunks of steps that were not written because the disk didn't keep up."""
+        """Chunks of steps, or epochs, that were not written because the disk didn't keep up."""
         return 0 if self._files is None else self._files.dropped
 
     def open(self, start_step: int, previous: str | None) -> RunFiles:
@@ -79,8 +84,19 @@ class Outputs:
             self._warn(f"nothing is written, because {self._options.log_dir!r} can't be used as log_dir: {error}")
         # The thread runs without files too: it is the one that notices an interrupted `fit`.
         self._files = BackgroundFanout(sinks, self._guard, self._on_tick, on_write_error=self._note)
-        self._files.start()
+        try:
+            self._files.start()
+        except RuntimeError as error:
+            # The files are then written when the run ends.
+            self._note(f"the writer could not be started: {error}")
         return files
+
+    def begin(self, report_json: str) -> None:
+        """Put the first report down at once, so that a run that is killed early can be continued."""
+        if self._report is not None:
+            # A directory that can't be written is noticed, and said, by the sinks.
+            with suppress(OSError):
+                self._report.begin(report_json)
 
     def steps(self, chunk: StepArray) -> None:
         """Write some steps."""
@@ -120,8 +136,9 @@ class Outputs:
         if resumed:
             with suppress(OSError, ValueError):
                 earlier = storage.read_text(path)
+        self._report = JsonReport(run_dir)
         sinks["TensorBoard file"] = TensorBoardEvents(run_dir, options.update_freq, start_step, resumed)
-        sinks[REPORT_FILE] = JsonReport(run_dir)
+        sinks[REPORT_FILE] = self._report
         return RunFiles(run_dir, resumed, earlier)
 
     def _warn(self, sentence: str) -> None:

@@ -18,7 +18,7 @@ def choose_run_dir(
     """Find or create the directory that this training writes to.
 
     A fresh training gets a directory that did not exist before, so that two trainings never share one. A resumed
-    training continues the newest run that began at or before `start_step`; if there is none, it counts as fresh.
+    training continues the newest run that began before `start_step`; if there is none, it counts as fresh.
 
     Args:
         log_dir: Directory that TensorBoard is pointed at, `~` already expanded; created where missing.
@@ -73,10 +73,13 @@ def _used(path: str) -> bool:
 
 
 def _continues(path: str, start_step: int) -> bool:
-    """Whether the run in `path` began at or before `start_step`, as far as its report can be read."""
+    """Whether the run in `path` began before `start_step`, as far as its report can be read.
+
+    One that began there is another training from the same checkpoint.
+    """
     try:
         report = json.loads(storage.read_text(storage.join(path, REPORT_FILE)))
         began = report["start_step"]
     except (OSError, ValueError, TypeError, KeyError):
         return False
-    return isinstance(began, int) and began <= start_step
+    return isinstance(began, int) and began < start_step

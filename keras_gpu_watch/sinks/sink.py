@@ -21,4 +21,4 @@ class Sink(Protocol):
         """Take a finished epoch's account, and the whole report so far as JSON."""
 
     def close(self, report_json: str) -> None:
-        """Take the final report, finish the output and release everything."""
+        """Take the final report ("" if it could not be made), finish the output and release everything."""

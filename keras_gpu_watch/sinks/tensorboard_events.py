@@ -95,7 +95,7 @@ class TensorBoardEvents:
         with storage.os_errors():
             self._write(self._step_series, self._step_points.add(chunk))
             self._write(self._window_series, self._window_points.add(chunk))
-            if self._mono() - self._flushed_at_seconds >= self._flush_seconds:
+            if self._is_flush_due():
                 self._flush()
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
@@ -116,7 +116,12 @@ class TensorBoardEvents:
         with storage.os_errors():
             self._write(self._window_series, self._window_points.end_epoch())
             self._write(self._epoch_series, point)
-            self._flush()
+            # A flush uploads the whole file again to an object store: there it keeps to its interval.
+            if not storage.is_remote(self._run_dir) or self._is_flush_due():
+                self._flush()
+
+    def _is_flush_due(self) -> bool:
+        return self._mono() - self._flushed_at_seconds >= self._flush_seconds
 
     def close(self, report_json: str) -> None:
         """Write what is still held back and close the file.

@@ -119,6 +119,15 @@ def test_ten_batches_are_ten_batches(log_dir: str, kind: str, batches_per_call: 
     assert rows["estimated"].any() == (batches_per_call > 1)
 
 
+@pytest.mark.parametrize("kind", WITHOUT_A_MODEL)
+@pytest.mark.parametrize("batches_per_call", [4, 7])
+def test_where_nothing_counts_the_batches_the_optimizer_does(log_dir: str, kind: str, batches_per_call: int):
+    model = tiny_model(steps_per_execution=batches_per_call)
+    watch = fit(log_dir, WITHOUT_A_MODEL[kind](), model)
+    assert [epoch.batches for epoch in watch.report.epochs] == [BATCHES] * EPOCHS
+    assert watch.batches()["step"][-1] == model.optimizer.iterations.numpy() == BATCHES * EPOCHS
+
+
 @pytest.mark.parametrize("kind", ENDLESS)
 @pytest.mark.parametrize("batches_per_call", [1, 4, 7])
 def test_endless_data_is_counted_by_the_groups_that_ran(log_dir: str, kind: str, batches_per_call: int):
@@ -194,7 +203,7 @@ def test_input_that_tf_data_has_no_model_of_gives_step_times_and_the_reason(log_
         assert epoch.step_seconds > 0
         unknown = (epoch.input_wait_seconds, epoch.compute_seconds, epoch.input_wait_share, epoch.goodput)
         assert unknown == (None, None, None, None)
-        assert ["no model" in note for note in epoch.notes] == [True]
+        assert ["keeps no timing of this input" in note for note in epoch.notes] == [True]
     assert np.isnan(watch.batches()["input_wait_seconds"]).all()
 
 

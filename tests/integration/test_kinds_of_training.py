@@ -215,6 +215,28 @@ def test_a_train_function_made_anew_in_mid_training_is_followed(log_dir: str, ho
     assert not hasattr(model.train_function, "__wrapped__")
 
 
+class Recompile(keras.callbacks.Callback):
+    """Compiles the model anew at the begin of an epoch, before or after other callbacks."""
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        if epoch == 1:
+            self.model.compile("sgd", "mse", jit_compile=False)
+
+
+class MakeFunction(keras.callbacks.Callback):
+    """Makes the train function that a compilation has thrown away."""
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        self.model.make_train_function()
+
+
+def test_a_model_compiled_anew_in_mid_training_trains_on_and_is_followed(log_dir: str):
+    watch = GPUWatch(log_dir, console=False)
+    tiny_model().fit(dataset(), epochs=3, verbose=0, callbacks=[Recompile(), watch, MakeFunction()])
+    assert [epoch.batches for epoch in watch.report.epochs] == [BATCHES] * 3
+    assert watch.report.status == "finished"
+
+
 class Busybody(keras.callbacks.Callback):
     """Evaluates, predicts and trains in mid-epoch, and has GPUWatch hear of it."""
 

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from trainings import BATCHES, dataset, read_report, tiny_model
 
-from keras_gpu_watch import GPUWatch, watch
+from keras_gpu_watch import GPUWatch, session, watch
+from keras_gpu_watch.accounting import summarize
 from keras_gpu_watch.probes import step_timer
 from keras_gpu_watch.probes.boundaries import Boundaries
 from keras_gpu_watch.probes.gap_source import GapSource
 from keras_gpu_watch.probes.stamp import Stamper
 from keras_gpu_watch.probes.stamp_source import StampSource
 from keras_gpu_watch.recorder import Recorder
+from keras_gpu_watch.report.run_report import RunReport
 from keras_gpu_watch.sinks.console import ConsoleSink
+from keras_gpu_watch.sinks.fanout import BackgroundFanout
 from keras_gpu_watch.sinks.json_report import JsonReport
 from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
 
@@ -28,6 +31,8 @@ PARTS = {
     "recorder, epoch": (Recorder, "take_epoch", "a callback hook"),
     "step timer": (step_timer.StepTimer, "_chunk", "step timing"),
     "boundaries": (Boundaries, "attach", "a callback hook"),
+    "report": (RunReport, "to_json", "a callback hook"),
+    "train function": (step_timer.StepTimer, "wrap", "a callback hook"),
     "console": (ConsoleSink, "epoch", "console output"),
     "console, end": (ConsoleSink, "close", "console output"),
     "event file": (TensorBoardEvents, "steps", "TensorBoard file"),
@@ -79,6 +84,36 @@ def test_training_goes_on_when_a_part_of_ours_breaks(
     model.fit(data, epochs=1, verbose=0, callbacks=[callback])
     assert callback.report.status == "finished"
     assert callback.report.epochs[-1].batches == BATCHES
+
+
+def test_without_a_writer_thread_the_files_are_written_at_the_end(log_dir: str, monkeypatch: pytest.MonkeyPatch):
+    def no_more_threads(fanout: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(BackgroundFanout, "start", no_more_threads)
+    callback = GPUWatch(log_dir, console=False)
+    tiny_model().fit(dataset(), epochs=3, verbose=0, callbacks=[callback])
+    assert [path.name for path in Path(log_dir).iterdir()] == ["gpu_watch"]
+    assert [epoch["batches"] for epoch in read_report(Path(log_dir) / "gpu_watch")["epochs"]] == [BATCHES] * 3
+    assert any("can't start new thread" in note for note in callback.report.notes)
+
+
+def test_a_failed_account_of_one_epoch_ends_the_watch_and_spoils_no_other(
+    log_dir: str, monkeypatch: pytest.MonkeyPatch
+):
+    accounts = []
+
+    def fail_once(*arguments: Any) -> Any:
+        accounts.append(arguments)
+        if len(accounts) == 2:
+            raise BrokenPartError("planted")
+        return summarize(*arguments)
+
+    monkeypatch.setattr(session, "summarize", fail_once)
+    callback = GPUWatch(log_dir, console=False)
+    tiny_model().fit(dataset(), epochs=4, verbose=0, callbacks=[callback])
+    assert [epoch.epoch for epoch in callback.report.epochs] == [0]
+    assert callback.report.status == "interrupted"
 
 
 def test_a_broken_part_is_noted_in_the_file_too(log_dir: str, monkeypatch: pytest.MonkeyPatch):

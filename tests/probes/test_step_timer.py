@@ -62,7 +62,8 @@ class Bench:
         self.guard = Guard(self.notes.append)
         self.chosen = 0
         self.timer = StepTimer(self.guard, self._choose, self.chunks.append, self._error, self.clock)
-        self.timer.configure(**{"step_axis": 0, "batches_per_call": 1, "jit_compile": False, **configuration})
+        defaults = {"step_axis": 0, "batches_per_call": 1, "jit_compile": False, "count_steps": lambda: 0}
+        self.timer.configure(**{**defaults, **configuration})
         self.raises: BaseException | None = None
         self.train = self.timer.wrap(self._step)
         self.timer.start_epoch(0)

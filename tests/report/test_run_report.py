@@ -53,7 +53,7 @@ def test_what_is_not_measured_is_null_and_a_measured_zero_is_zero():
 
 def test_an_empty_report_is_json_too():
     data = json.loads(RunReport().to_json())
-    assert data["status"] == "running"
+    assert data["status"] == "not started"
     assert data["start_step"] is None
     assert data["wall_seconds"] is None
     assert data["epochs"] == []
@@ -66,10 +66,18 @@ def test_a_number_that_json_does_not_know_is_refused(number: float):
 
 
 def test_epochs_and_times_survive_the_way_through_json():
-    read = report_from_json(FULL.to_json())
+    read = report_from_json(FULL.to_json(), step=10**9)
     assert read.epochs == FULL.epochs
-    assert (read.startup_seconds, read.wall_seconds) == (0.25, 9.5)
-    assert read.info is None
+    assert read.info == FULL.info
+    assert read.startup_seconds == 0.25
+
+
+def test_a_continued_report_ends_at_the_checkpoint_and_its_times_add_up():
+    epochs = tuple(make_epoch(number, last_step=10 * (number + 1), wall_seconds=2.0) for number in range(5))
+    killed = RunReport(status="running", info=FULL.info, epochs=epochs, startup_seconds=0.5)
+    read = report_from_json(killed.to_json(), step=30)
+    assert [epoch.epoch for epoch in read.epochs] == [0, 1, 2]
+    assert read.wall_seconds == 6.5
 
 
 def test_a_long_run_keeps_its_first_and_its_newest_epochs():
@@ -102,4 +110,4 @@ def _unknown_field() -> str:
     "text", ["", "{", "[]", "{}", "null", '{"schema_version": 1}', _other_schema(), _unknown_field()]
 )
 def test_what_is_not_a_report_of_this_schema_counts_as_empty(text: str):
-    assert report_from_json(text) == RunReport()
+    assert report_from_json(text, step=10**9) == RunReport()

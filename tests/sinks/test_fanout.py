@@ -12,6 +12,7 @@ import pytest
 
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.records import EpochSummary, StepArray
+from keras_gpu_watch.sinks import fanout as fanout_module
 from keras_gpu_watch.sinks.fanout import THREAD_NAME, BackgroundFanout
 from keras_gpu_watch.sinks.sink import Sink
 
@@ -93,6 +94,29 @@ def test_everything_arrives_in_order_at_each_sink_from_the_writer_thread(
         assert sink.calls == [1, 2, ("epoch", 7, "so far"), ("close", "final")]
         assert sink.threads == {THREAD_NAME}
     assert fanout.dropped == 0
+
+
+def test_a_disk_that_hangs_is_waited_for_once(
+    make: Made, make_steps: MakeSteps, make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout_module, "_EPOCH_WAIT_SECONDS", 0.2)
+    sink = Recording()
+    sink.gate.clear()
+    fanout = make(sink=sink, queue_size=1)
+    fanout.start()
+    fanout.steps(make_steps(1))
+    assert sink.entered.wait(5)
+    fanout.steps(make_steps(1))
+    waits = []
+    for number in range(4):
+        begin = time.monotonic()
+        fanout.epoch(make_epoch(number), "")
+        waits.append(time.monotonic() - begin)
+    sink.gate.set()
+    fanout.close("")
+    assert waits[0] >= 0.2
+    assert max(waits[1:]) < waits[0] / 2
+    assert fanout.dropped == 4
 
 
 def test_steps_are_dropped_and_counted_when_the_queue_is_full_and_an_epoch_waits_for_room(

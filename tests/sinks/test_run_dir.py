@@ -47,9 +47,14 @@ def test_trainings_that_start_at_once_never_share_a_directory(tmp_path: Path) ->
 def test_a_resumed_training_continues_the_newest_run_that_began_before_it(tmp_path: Path) -> None:
     for name, start_step in (("gpu_watch", 0), ("gpu_watch-2", 100), ("gpu_watch-10", 500)):
         _run(tmp_path, name, start_step)
-    assert choose_run_dir(str(tmp_path), 500) == (str(tmp_path / "gpu_watch-10"), True)
+    assert choose_run_dir(str(tmp_path), 501) == (str(tmp_path / "gpu_watch-10"), True)
     assert choose_run_dir(str(tmp_path), 499) == (str(tmp_path / "gpu_watch-2"), True)
     assert choose_run_dir(str(tmp_path), 99) == (str(tmp_path / "gpu_watch"), True)
+
+
+def test_two_trainings_from_one_checkpoint_do_not_share_a_run(tmp_path: Path) -> None:
+    _run(tmp_path, "gpu_watch", 5000)
+    assert choose_run_dir(str(tmp_path), 5000) == (str(tmp_path / "gpu_watch-2"), False)
 
 
 def test_a_resumed_training_that_no_run_fits_gets_a_new_directory(tmp_path: Path) -> None:
