@@ -84,3 +84,11 @@ def test_every_extra_and_command_the_readme_names_exists():
     assert named_extras <= set(metadata.metadata("keras-gpu-watch").get_all("Provides-Extra") or [])
     scripts = {entry.name for entry in metadata.distribution("keras-gpu-watch").entry_points}
     assert "keras-gpu-watch" in scripts
+
+
+def test_no_table_of_figures_is_left_empty() -> None:
+    for name in ("README.md", "docs/measuring.md"):
+        text = (ROOT / name).read_text()
+        blocks = re.findall(r"<!-- (\w+):begin -->(.*?)<!-- \1:end -->", text, flags=re.DOTALL)
+        assert blocks
+        assert [marker for marker, content in blocks if len(content.strip()) < 100] == []

@@ -13,6 +13,8 @@ class DeviceWait:
     Keras reads all of them right after, so the time is the same; it is only spent inside the step, where it belongs.
     The values are handed on as they are: converting them here too would cost Keras 8 us a value, because it recognizes
     a tensor much faster than it rules one out.
+
+    Values on the CPU are there when the train function returns. Reading one all the same took 80 us of a 1.2 ms step.
     """
 
     def __init__(self) -> None:
@@ -28,6 +30,8 @@ class DeviceWait:
         """
         if self.seen_on_device is None:
             self._choose(values)
+        if not self.seen_on_device:
+            return
         try:
             chosen = self._chosen(values)
         except (KeyError, TypeError):
@@ -48,8 +52,8 @@ class DeviceWait:
     def _choose(self, values: Any) -> None:
         leaves = dict(_leaves(values))
         on_device = [path for path, leaf in leaves.items() if on_accelerator(leaf)]
-        self.seen_on_device = bool(on_device)
-        self._path = next(iter([*on_device, *leaves]), ())
+        self.seen_on_device = bool(on_device or self.seen_on_device)
+        self._path = next(iter(on_device), ())
 
 
 def _leaves(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

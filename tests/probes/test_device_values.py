@@ -24,8 +24,8 @@ class Value:
         return 1.0
 
 
-def on_gpu() -> Value:
-    return Value("/job:localhost/replica:0/task:0/device:GPU:0")
+def on_gpu(error: Exception | None = None) -> Value:
+    return Value("/job:localhost/replica:0/task:0/device:GPU:0", error)
 
 
 def test_one_value_on_the_device_is_read_each_step_and_no_other() -> None:
@@ -43,11 +43,12 @@ def test_a_nested_value_on_the_device_is_found() -> None:
     assert loss.reads == 1
 
 
-def test_without_a_device_value_a_host_value_is_read() -> None:
+def test_without_a_device_value_nothing_is_read() -> None:
     wait = DeviceWait()
     loss = Value()
     wait({"name": "text", "loss": loss})
-    assert loss.reads == 1
+    wait({"name": "text", "loss": loss})
+    assert loss.reads == 0
     assert wait.seen_on_device is False
 
 
@@ -69,12 +70,17 @@ def test_nothing_to_wait_for_is_no_error(values: Any) -> None:
 def test_values_that_change_their_shape_later_are_no_error() -> None:
     wait = DeviceWait()
     wait({"loss": on_gpu()})
-    wait({"other": on_gpu()})
+    other = on_gpu()
+    wait({"other": other})
+    assert other.reads == 1
     wait(None)
+    assert wait.seen_on_device is True
 
 
 def test_an_error_of_the_device_is_left_to_whoever_reads_the_value() -> None:
-    DeviceWait()({"loss": Value(error=RuntimeError("device lost"))})
+    lost = on_gpu(RuntimeError("device lost"))
+    DeviceWait()({"loss": lost})
+    assert lost.reads == 1
 
 
 def test_ctrl_c_while_waiting_passes_through() -> None:
@@ -83,7 +89,7 @@ def test_ctrl_c_while_waiting_passes_through() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        DeviceWait()({"loss": Interrupted()})
+        DeviceWait()({"loss": Interrupted("/device:GPU:0")})
 
 
 def test_a_real_tensor_on_the_cpu_is_not_on_an_accelerator() -> None:
