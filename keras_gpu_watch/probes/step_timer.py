@@ -52,8 +52,6 @@ class StepTimer:
     ) -> None:
         self.overhead_seconds = 0.0
         """Time used on the training thread by reading chunks, since the timer was made."""
-        self.last_done_seconds: float | None = None
-        """End of the newest step."""
         self.wait_for_device = DeviceWait()
         self.disagreements_seconds: list[float] = []
         """This epoch's differences between two sources."""
@@ -127,7 +125,6 @@ class StepTimer:
             finally:
                 self._inside = False
             done = clock()
-            self.last_done_seconds = done
             self._pending.append((call, done, count_traces() != traces))
             if len(self._pending) >= self._calls_per_read or done >= self._read_due:
                 self._read_guarded(final=False)
@@ -145,7 +142,6 @@ class StepTimer:
         """From now on steps belong to `epoch`."""
         self._epoch = epoch
         self._previous_done = float("nan")
-        self.last_done_seconds = None
         self.disagreements_seconds = []
         self.reasons = {}
 
@@ -154,9 +150,10 @@ class StepTimer:
         self._read_guarded(final=True)
 
     def close(self) -> None:
-        """Time nothing any more, and let go of the iterator."""
+        """Time nothing any more, and let go of the iterator and the model."""
         self._closed = True
         self._iterator = self._source = None
+        self._count_steps = lambda: 0
 
     def _adopt(self, iterator: Any) -> bool:
         """Whether to time this iterator; a new one gets a source of its own."""
