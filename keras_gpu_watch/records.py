@@ -12,6 +12,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_gpu_watch.samples import GpuSummary, HostSummary
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -69,6 +71,8 @@ class EpochSummary:
     last_step: int | None = None
     """Optimizer iteration after the epoch's last step; `None` without steps."""
     batches: int = 0
+    examples: float | None = None
+    """Of all its batches; `None` where the batch dimension is not known."""
     wall_seconds: float
     """From `on_epoch_begin` to the next epoch's, or to `on_train_end`."""
     first_batch_seconds: float = 0.0
@@ -103,6 +107,9 @@ class EpochSummary:
     examples_per_second: float | None = None
     sources_disagreement_seconds: float | None = None
     """Median difference of a step's wait between in-graph stamps and tf.data's own gap times, where both are there."""
+    gpus: tuple[GpuSummary, ...] = ()
+    """One for each GPU of the report's `devices` that gave samples in this epoch."""
+    host: HostSummary | None = None
     estimated: tuple[str, ...] = ()
     """Names of the fields above that are estimates."""
     notes: tuple[str, ...] = ()

@@ -37,6 +37,38 @@ EPOCH_SHARE = Tag("epoch/input_wait_share_percent", "%", "Input wait share of th
 EPOCH_CEILING = Tag("epoch/ceiling_speedup", "x", "How many times faster the steps would go if input were free")
 EPOCH_FIRST_BATCH = Tag("epoch/first_batch_seconds", "s", "From the epoch's start to its first batch")
 EPOCH_EXAMPLES = Tag("epoch/examples_per_second", "1/s", "Examples per second over the epoch's steady steps")
+GPU_UTILIZATION = Tag(
+    "gpu<i>/utilization_percent", "%", "Share of the driver's sample period (1/6 to 1 s) in which a kernel ran"
+)
+GPU_MEMORY = Tag("gpu<i>/memory_used_percent", "%", "Used share of its memory, by all processes")
+GPU_POWER = Tag("gpu<i>/power_watts", "W", "Power draw of the board")
+GPU_TEMPERATURE = Tag("gpu<i>/temperature_celsius", "C", "Temperature of the chip")
+GPU_SM_CLOCK = Tag("gpu<i>/sm_clock_mhz", "MHz", "Clock of the streaming multiprocessors")
+GPU_SM_ACTIVITY = Tag(
+    "gpu<i>/sm_activity_percent", "%", "Share of the streaming multiprocessors that were busy (Hopper and newer)"
+)
+GPU_TENSOR_ACTIVITY = Tag(
+    "gpu<i>/tensor_activity_percent", "%", "Share of the time in which tensor cores were busy (Hopper and newer)"
+)
+GPU_DRAM_ACTIVITY = Tag("gpu<i>/dram_activity_percent", "%", "Used share of the memory bandwidth (Hopper and newer)")
+HOST_CPU = Tag("host/cpu_percent", "%", "Of the cores that this process may use, busy with anything")
+HOST_PROCESS_CPU = Tag("host/process_cpu_percent", "%", "Of the same cores, busy with this process")
+HOST_IOWAIT = Tag("host/iowait_percent", "%", "Of the same cores, idle while something waits for a disk")
+HOST_MEMORY = Tag("host/memory_percent", "%", "Used share of the memory that this process may use")
+HOST_DISK_READ = Tag("host/disk_read_mib_per_second", "MiB/s", "Read from storage by this process")
+
+GPU_TAGS: tuple[Tag, ...] = (
+    GPU_UTILIZATION,
+    GPU_MEMORY,
+    GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_SM_CLOCK,
+    GPU_SM_ACTIVITY,
+    GPU_TENSOR_ACTIVITY,
+    GPU_DRAM_ACTIVITY,
+)
+"""Of each GPU: `<i>` stands for its position in the report's list."""
+HOST_TAGS: tuple[Tag, ...] = (HOST_CPU, HOST_PROCESS_CPU, HOST_IOWAIT, HOST_MEMORY, HOST_DISK_READ)
 
 TAGS: tuple[Tag, ...] = (
     STEP_INPUT_WAIT,
@@ -53,6 +85,8 @@ TAGS: tuple[Tag, ...] = (
     EPOCH_CEILING,
     EPOCH_FIRST_BATCH,
     EPOCH_EXAMPLES,
+    *GPU_TAGS,
+    *HOST_TAGS,
 )
 
 

@@ -13,8 +13,8 @@ import pytest
 PACKAGE = "keras_gpu_watch"
 SOURCE = Path(__file__).parent.parent / PACKAGE
 
-WORDS = {"records", "tags", "clock", "guard", "errors", "_version"}
-ISLANDS = {"probes", "recorder", "accounting", "pipeline", "diagnosis", "tuning", "sinks", "report"}
+WORDS = {"records", "samples", "tags", "clock", "guard", "errors", "_version"}
+ISLANDS = {"probes", "recorder", "accounting", "device_accounting", "pipeline", "diagnosis", "tuning", "sinks", "report"}
 """They see words and their own folder, never each other."""
 MAY_IMPORT: dict[str, set[str]] = {
     **{word: WORDS for word in WORDS},

@@ -18,6 +18,8 @@ from keras_gpu_watch.records import Bools, Floats, Ints
 
 GAPS_KEPT = 100
 """tf.data's `model::Model` keeps this many."""
+READ_CALLS = 96
+"""A read costs a millisecond in the middle of a training, so it covers nearly all that is kept."""
 GAP_DROPPED_SECONDS = 10.0
 """tf.data takes a gap of this length or more for a pause and drops it."""
 TOLERANCE_SECONDS = 5e-3
@@ -82,7 +84,7 @@ class GapSource:
         self.reason: str | None = TOO_MANY_BATCHES if batches_per_call > GAPS_KEPT else None
         # The first read comes after one call: it tells the usual size of a batch.
         self.calls_per_read = 1
-        self._later_calls_per_read = max(1, min(64, GAPS_KEPT // batches_per_call - 1))
+        self._later_calls_per_read = max(1, min(READ_CALLS, GAPS_KEPT // batches_per_call - 1))
         self._read = read
         self._size = size
         self._elements = 0

@@ -59,7 +59,7 @@ class StampSource:
         offset: Callable[[], float] = wall_offset,
     ) -> None:
         self.reason: str | None = None
-        self.calls_per_read = max(1, min(64, RING_ROWS // 2 // batches_per_call))
+        self.calls_per_read = max(1, RING_ROWS // 4 // batches_per_call)
         self._ring = ring
         self._second_opinion = second_opinion
         self._second_opinion_due = clock()

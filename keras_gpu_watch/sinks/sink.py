@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from keras_gpu_watch.records import EpochSummary, StepArray
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 
 
 class Sink(Protocol):
@@ -16,6 +17,9 @@ class Sink(Protocol):
 
     def steps(self, chunk: StepArray) -> None:
         """Take some steps, oldest first (rows of `STEP_DTYPE`, read-only)."""
+
+    def samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        """Take some samples, oldest first; either may be empty. They may be newer than the last steps taken."""
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
         """Take a finished epoch's account, and the whole report so far as JSON."""

@@ -9,16 +9,19 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import random
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +39,14 @@ from keras_gpu_watch.recorder import Recorder
 from keras_gpu_watch.records import STEP_DTYPE
 from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
 
-READ_CALLS = 64
+MakeCallback = Callable[[str], keras.callbacks.Callback]
+Run = tuple[tf.data.Dataset, MakeCallback | None]
+"""What is trained on, and the callback, which takes its log directory."""
+
+BLOCK_STEPS = 200
+SETTLING_STEPS = 8
+"""Steps of a block that are not timed: the first one looks at the iterator."""
+READ_CALLS = 96
 """Calls that are read at a time."""
 GOALS = {"1 ms": 1.03, "5 ms": 1.01}
 WIDTHS = {"1 ms": (32, 1), "5 ms": (384, 4)}
@@ -50,21 +60,34 @@ def make_model(units: int, layers: int) -> keras.Model:
     return model
 
 
-def run_seconds(model: keras.Model, dataset: tf.data.Dataset, callbacks: list[keras.callbacks.Callback]) -> float:
+@dataclass
+class Comparison:
+    """Whole epochs with and without callbacks."""
+
+    ratios: dict[str, NDArray[np.float64]]
+    """By callback: duration with it to duration without any, one a round."""
+    scatter: NDArray[np.float64]
+    """The same of a second run without any callback."""
+    step_seconds: float
+
+
+def run_seconds(model: keras.Model, dataset: tf.data.Dataset, make_callback: MakeCallback | None) -> float:
     """Duration of one epoch."""
-    begin = time.perf_counter()
-    model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
-    return time.perf_counter() - begin
+    with tempfile.TemporaryDirectory() as path:
+        callbacks = [] if make_callback is None else [make_callback(path)]
+        begin = time.perf_counter()
+        model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+        return time.perf_counter() - begin
 
 
-def compare_runs(name: str, pairs: int, epoch_milliseconds: int) -> list[tuple[str, float, float, float, float]]:
-    """Ratios of runs with each callback to runs without any: (name, lower quartile, median, upper quartile, step)."""
+def compare_runs(name: str, rounds: int, epoch_milliseconds: int) -> Comparison:
+    """Run epochs with each callback and without any, in another order each round."""
     units, layers = WIDTHS[name]
     model = make_model(units, layers)
     steps = epoch_milliseconds // int(name.split()[0])
     inputs = np.random.default_rng(0).random((32 * steps, units), np.float32)
     dataset = tf.data.Dataset.from_tensor_slices((inputs, inputs[:, :1])).batch(32).cache().prefetch(8)
-    variants: dict[str, tuple[tf.data.Dataset, Callable[[str], keras.callbacks.Callback]]] = {
+    variants: dict[str, Run] = {
         "GPUWatch": (dataset, lambda path: GPUWatch(path, console=False)),
         "GPUWatch, watch()": (watch(dataset), lambda path: GPUWatch(path, console=False)),
         'Keras TensorBoard "epoch"': (dataset, lambda path: keras.callbacks.TensorBoard(path, write_graph=False)),
@@ -73,20 +96,80 @@ def compare_runs(name: str, pairs: int, epoch_milliseconds: int) -> list[tuple[s
             lambda path: keras.callbacks.TensorBoard(path, write_graph=False, update_freq="batch"),
         ),
     }
-    run_seconds(model, dataset, [])
-    ratios: dict[str, list[float]] = {variant: [] for variant in variants}
-    bare_seconds = []
-    for _ in range(pairs):
-        for variant, (data, make_callback) in variants.items():
-            with tempfile.TemporaryDirectory() as path:
-                # Without, with, without: a drift of the machine's speed cancels out.
-                before = run_seconds(model, dataset, [])
-                watched = run_seconds(model, data, [make_callback(path)])
-                after = run_seconds(model, dataset, [])
-            ratios[variant].append(2 * watched / (before + after))
-            bare_seconds += [before, after]
-    step = float(np.median(bare_seconds)) / steps
-    return [(variant, *np.percentile(found, (25, 50, 75)), step) for variant, found in ratios.items()]
+    runs: dict[str, Run] = {**variants, "bare": (dataset, None), "bare again": (dataset, None)}
+    for data, make_callback in runs.values():
+        # Traces, caches, imports.
+        run_seconds(model, data, make_callback)
+    seconds: dict[str, list[float]] = {run: [] for run in runs}
+    for _ in range(rounds):
+        # A run is slower or faster for what ran before it.
+        for run in random.sample(list(runs), len(runs)):
+            seconds[run].append(run_seconds(model, *runs[run]))
+    table = {run: np.array(durations) for run, durations in seconds.items()}
+    bare = (table["bare"] + table["bare again"]) / 2
+    return Comparison(
+        ratios={variant: table[variant] / bare for variant in variants},
+        scatter=table["bare again"] / table["bare"],
+        step_seconds=float(np.median(bare)) / steps,
+    )
+
+
+class Alternation(keras.callbacks.Callback):
+    """Takes a watcher's wrapper off the train function and puts it back, block of steps by block of steps.
+
+    Two neighbours in one `fit` differ much less than two runs do. Must stand after the watcher in the list.
+    """
+
+    def __init__(self, watcher: Unhooked) -> None:
+        super().__init__()
+        self.step_seconds: dict[bool, list[float]] = {False: [], True: []}
+        self._watcher = watcher
+        self._watched = False
+        self._begin = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        if batch % BLOCK_STEPS == 0:
+            if batch:
+                duration = time.perf_counter() - self._begin
+                self.step_seconds[self._watched].append(duration / (BLOCK_STEPS - SETTLING_STEPS))
+            # In pairs whose order changes, so that a drift cancels out.
+            self._switch((batch // BLOCK_STEPS) % 4 in (1, 2))
+        elif batch % BLOCK_STEPS == SETTLING_STEPS:
+            self._begin = time.perf_counter()
+
+    def _switch(self, watched: bool) -> None:
+        session = self._watcher._session
+        self._watched = watched
+        self.model.train_function = session._wrapper if watched else session._own_function
+        # The calls that it did not see must not count as missing.
+        session._timer._pending.clear()
+        session._timer._iterator = None
+
+
+class Unhooked(GPUWatch):
+    """Leaves alone a train function that was replaced in the middle of an epoch."""
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Nothing."""
+
+
+def compare_blocks(name: str, pairs: int) -> tuple[float, float, float]:
+    """What watching adds to a step, in microseconds, with its standard error; and a step's duration."""
+    units, layers = WIDTHS[name]
+    model = make_model(units, layers)
+    inputs = np.random.default_rng(0).random((32 * 1000, units), np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((inputs, inputs[:, :1])).batch(32).cache().repeat().prefetch(8)
+    with tempfile.TemporaryDirectory() as path:
+        watcher = Unhooked(path, console=False)
+        alternation = Alternation(watcher)
+        # The last block is not timed.
+        steps = BLOCK_STEPS * (2 * pairs + 1)
+        model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=[watcher, alternation])
+    bare, watched = (np.array(alternation.step_seconds[kind]) * 1e6 for kind in (False, True))
+    added = watched - bare
+    # Of a median, for values that scatter normally.
+    error = 1.25 * float(added.std()) / len(added) ** 0.5
+    return float(np.median(added)), error, float(np.median(bare))
 
 
 def microseconds_a_call(function: Callable[[], object], calls: int) -> float:
@@ -218,14 +301,28 @@ def iter_milliseconds(calls: int) -> float:
     return (microseconds_a_call(lambda: iter(watched), calls) - microseconds_a_call(lambda: iter(dataset), calls)) / 1e3
 
 
-def print_runs(pairs: int, epoch_milliseconds: int) -> None:
-    table = Table(title=f"Duration of an epoch, ratio to no callback (median of {pairs}, quartiles)")
+def print_runs(rounds: int, epoch_milliseconds: int) -> None:
+    table = Table(title=f"Duration of an epoch, ratio to no callback (median of {rounds}, quartiles)")
     for column in ("step", "callback", "ratio", "quartiles", "goal"):
         table.add_column(column)
     for name in WIDTHS:
-        for variant, low, median, high, step in compare_runs(name, pairs, epoch_milliseconds):
+        found = compare_runs(name, rounds, epoch_milliseconds)
+        for variant, ratios in {**found.ratios, "none, against none": found.scatter}.items():
+            low, median, high = np.percentile(ratios, (25, 50, 75))
             goal = f"<= {GOALS[name]}" if "GPUWatch" in variant else ""
-            table.add_row(f"{step * 1e3:.2f} ms", variant, f"{median:.3f}", f"{low:.3f} .. {high:.3f}", goal)
+            step = f"{found.step_seconds * 1e3:.2f} ms"
+            table.add_row(step, variant, f"{median:.3f}", f"{low:.3f} .. {high:.3f}", goal)
+    Console(width=100).print(table)
+
+
+def print_blocks(pairs: int) -> None:
+    table = Table(title=f"What GPUWatch adds to a step, from {pairs} pairs of blocks within one fit")
+    for column in ("step", "added", "standard error", "ratio", "goal"):
+        table.add_column(column)
+    for name in WIDTHS:
+        added, error, step = compare_blocks(name, pairs if name == "1 ms" else max(pairs // 4, 1))
+        ratio = f"{1 + added / step:.3f} +- {error / step:.3f}"
+        table.add_row(f"{step / 1e3:.2f} ms", f"{added:.0f} us", f"{error:.0f} us", ratio, f"<= {GOALS[name]}")
     Console(width=100).print(table)
 
 
@@ -258,12 +355,14 @@ def print_parts(calls: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few and short runs")
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25, help="whole epochs with each callback")
+    parser.add_argument("--pairs", type=int, default=400, help="pairs of blocks within one fit")
     arguments = parser.parse_args()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     print_parts(20 if arguments.quick else 200)
-    print_runs(2 if arguments.quick else arguments.pairs, 50 if arguments.quick else 1500)
+    print_blocks(2 if arguments.quick else arguments.pairs)
+    print_runs(2 if arguments.quick else arguments.rounds, 50 if arguments.quick else 1500)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door to the framework's own list of GPUs."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def tensorflow_gpu_ordinals() -> tuple[int, ...]:
+    """The GPUs that TensorFlow uses, by CUDA ordinal; empty when it uses none.
+
+    TensorFlow numbers its physical GPUs as CUDA does, and `tf.config.set_visible_devices` may leave some out. Asking
+    takes no memory on them.
+    """
+    names = (device.name for device in tf.config.get_visible_devices("GPU"))
+    return tuple(int(name.rpartition(":")[2]) for name in names)

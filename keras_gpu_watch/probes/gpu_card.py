@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one GPU, field by field: what it does not give is found once, and what can't be true is not believed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from keras_gpu_watch.probes.nvml import GPM_METRICS, Gpm, Handle
+from keras_gpu_watch.probes.nvml_errors import GPU_IS_LOST, NvmlError
+from keras_gpu_watch.samples import GPU_FIELDS, GpuDevice
+
+FAILURES_BORNE = 3
+"""A field that fails so often in a row, while others come, is given up."""
+NO_MEMORY_SIZE = "the driver reports a memory of 0 bytes, so none of its numbers is believed"
+NOT_THIS_GPU = "this GPU does not give it"
+NOT_FOR_A_SLICE = "NVML has no such number for a MIG slice"
+GPM_IS_YOUNGER = "only Hopper and newer GPUs give it"
+
+# What a reading must lie in to be believed. Drivers answer unknown values with 0 or with all bits set.
+_PLAUSIBLE: dict[str, tuple[float, float]] = {
+    "memory_used_bytes": (0.0, 1e14),
+    "power_watts": (0.1, 20_000.0),
+    "energy_joules": (1e-3, 1e15),
+    "temperature_celsius": (1.0, 150.0),
+    "sm_clock_mhz": (1.0, 20_000.0),
+}
+_PERCENT = (0.0, 100.0)
+_RATE = (0.0, 1e8)
+# GPM's means may overshoot by rounding.
+_ROUNDING_PERCENT = 0.5
+
+# nvml.h, `nvmlClocksThrottleReason...`
+_POWER_CAP = 0x4 | 0x80
+_HARDWARE_SLOWDOWN = 0x8
+_THERMAL = 0x20 | 0x40
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Some fields that come together."""
+
+    fields: tuple[str, ...]
+    read: Callable[[], Mapping[str, float]]
+    failures: int = field(default=0)
+
+
+class Card:
+    """One GPU or MIG slice.
+
+    Args:
+        handle: Its door.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._device = handle.describe()
+        self._lost_reason: str | None = None
+        self._unavailable: dict[str, str] = {}
+        self._doubted: dict[str, str] = {}
+        """Fields whose last value could not be true."""
+        self._gpm: Gpm | None = None
+        self._readers: list[_Reader] = []
+        if self._device.memory_total_bytes == 0:
+            self._give_up(GPU_FIELDS, NO_MEMORY_SIZE)
+            self._device = dataclasses.replace(self._device, memory_total_bytes=None)
+            return
+        self._readers = self._general_readers()
+        self._add_gpm()
+
+    @property
+    def device(self) -> GpuDevice:
+        """What is known of it by now."""
+        return dataclasses.replace(
+            self._device,
+            status="sampled" if self._lost_reason is None else "lost",
+            reason=self._lost_reason,
+            unavailable=tuple({**self._doubted, **self._unavailable}.items()),
+        )
+
+    def count_processes(self) -> None:
+        """Note how many other processes use it. A dear call: once."""
+        try:
+            self._device = dataclasses.replace(self._device, other_processes=self._handle.other_processes())
+        except NvmlError as error:
+            self._give_up(("other_processes",), error.reason)
+
+    def read(self) -> dict[str, float]:
+        """What it gives now, by field; a field that is missing was not measured.
+
+        Raises:
+            NvmlError: If nothing comes although it should: the card or NVML is lost.
+        """
+        values: dict[str, float] = {}
+        error = None
+        for reader in tuple(self._readers):
+            try:
+                values.update(reader.read())
+                reader.failures = 0
+            except NvmlError as raised:
+                if raised.is_stale:
+                    raise
+                if raised.code == GPU_IS_LOST:
+                    self._lost_reason = raised.reason
+                    raise
+                error = raised
+                reader.failures += 1
+                if raised.is_absence:
+                    self._drop(reader, raised)
+        if error is not None and self._readers and not values:
+            self._lost_reason = error.reason
+            raise error
+        self._lost_reason = None
+        for reader in tuple(self._readers):
+            if reader.failures >= FAILURES_BORNE and error is not None:
+                self._drop(reader, error)
+        return {name: value for name, value in values.items() if self._believes(name, value)}
+
+    def close(self) -> None:
+        """Free what it holds in the driver."""
+        if self._gpm is not None:
+            self._gpm.close()
+
+    def _general_readers(self) -> list[_Reader]:
+        handle = self._handle
+        memory = _Reader(("memory_used_bytes", "memory_used_percent"), self._memory)
+        if handle.is_slice:
+            given = {*memory.fields, *GPM_METRICS}
+            self._give_up([name for name in GPU_FIELDS if name not in given], NOT_FOR_A_SLICE)
+            return [memory]
+        single: dict[str, Callable[[], float]] = {
+            "utilization_percent": handle.utilization_percent,
+            "power_watts": handle.power_watts,
+            "energy_joules": handle.energy_joules,
+            "temperature_celsius": handle.temperature_celsius,
+            "sm_clock_mhz": handle.sm_clock_mhz,
+        }
+        throttle = _Reader(("thermal_throttle", "power_cap", "hardware_slowdown"), self._throttle)
+        return [memory, throttle, *(_single_reader(name, read) for name, read in single.items())]
+
+    def _memory(self) -> dict[str, float]:
+        used, total = self._handle.memory_bytes()
+        return {"memory_used_bytes": used, "memory_used_percent": 100.0 * used / total if total > 0 else float("nan")}
+
+    def _throttle(self) -> dict[str, float]:
+        bits = self._handle.throttle_reasons()
+        return {
+            "thermal_throttle": float(bool(bits & _THERMAL)),
+            "power_cap": float(bool(bits & _POWER_CAP)),
+            "hardware_slowdown": float(bool(bits & _HARDWARE_SLOWDOWN)),
+        }
+
+    def _add_gpm(self) -> None:
+        try:
+            self._gpm = self._handle.gpm()
+        except NvmlError as error:
+            self._give_up(GPM_METRICS, GPM_IS_YOUNGER if error.is_absence else error.reason)
+        else:
+            self._readers.append(_Reader(tuple(GPM_METRICS), self._read_gpm))
+
+    def _read_gpm(self) -> dict[str, float]:
+        values = {} if self._gpm is None else self._gpm.read()
+        if values:
+            self._give_up([name for name in GPM_METRICS if name not in values], NOT_THIS_GPU)
+        return values
+
+    def _believes(self, name: str, value: float) -> bool:
+        plausible = _is_plausible(name, value)
+        if plausible:
+            self._doubted.pop(name, None)
+        else:
+            self._doubted[name] = f"the driver answers {value:g}, which can't be true"
+        return plausible
+
+    def _drop(self, reader: _Reader, error: NvmlError) -> None:
+        self._readers.remove(reader)
+        self._give_up(reader.fields, error.reason)
+
+    def _give_up(self, fields: Iterable[str], reason: str) -> None:
+        self._unavailable.update(dict.fromkeys(fields, reason))
+
+
+def _single_reader(name: str, read: Callable[[], float]) -> _Reader:
+    return _Reader((name,), lambda: {name: read()})
+
+
+def _is_plausible(name: str, value: float) -> bool:
+    low, high = _PLAUSIBLE.get(name) or (_RATE if "per_second" in name else _PERCENT)
+    return low <= value <= high + (_ROUNDING_PERCENT if high == _PERCENT[1] else 0.0)
