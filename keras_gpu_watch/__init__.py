@@ -9,16 +9,23 @@ model.fit(watch(train_ds), epochs=5, callbacks=[GPUWatch("logs")])
 
 The map (what each part may import is checked by `tests/test_architecture.py`):
 
-- `records`, `tags`, `clock`, `guard`: the words that all parts share: plain records, emitted names, clocks, one guard.
+- `records`, `samples`, `tags`, `clock`, `guard`: the words that all parts share: plain records, emitted names, clocks,
+  one guard.
 - `probes`: each times one place in the user's program.
     - `step_timer`: the train function's calls; `device_values`: waits until their values are there.
     - `wait_source`: how long a step waited: `stamp_source` knows it from stamps in the graph (`stamp`), `gap_source`
       from tf.data's own statistics (`iterator_model`); `sources` chooses.
+    - `train_function`: looks through the wrappers on a train function.
+    - `sampler`: the thread that reads GPUs and host. `gpu_sampler` survives what NVML does; `gpu_card` reads one GPU
+      through `nvml`, whose errors `nvml_errors` puts into words; `gpu_identity` finds the GPUs that are used, from what
+      `cuda` and `framework_gpus` tell. `host_sampler` reads CPU, memory and disk; `host_limits`: what may be used.
     - `boundaries`: when the run, its epochs, its validations begin and end; `model_facts`: what the model tells.
-- `recorder`: holds the steps and hands out one epoch's.
-- `accounting`: pure arithmetic, from an epoch's steps to its account.
+- `recorder`: holds steps and samples, and hands out one epoch's.
+- `accounting`, `device_accounting`: pure arithmetic, from an epoch's steps and samples to its account.
+- `ledger`: the account of the epoch under way, from recorder and accounting.
 - `sinks`: outputs.
-    - `tensorboard_events`, `json_report`, `console`: one each; `thinning`: fewer points for longer runs.
+    - `tensorboard_events`, `json_report`, `console`: one each; `sample_points`: places samples on the step axis;
+      `thinning`: fewer points for longer runs.
     - `outputs`: all of them together; `fanout`: the background thread; `run_dir`, `storage`: where files go, and how.
 - `report`: the account of a whole run, as `run_report.RunReport`.
 - `session`: builds, starts and stops the parts.

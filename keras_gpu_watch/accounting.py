@@ -44,11 +44,14 @@ class StepTotals:
     last_step: int
     """Optimizer iteration after the last step."""
     batches: int
+    examples: float | None
     first_call_seconds: float
     last_done_seconds: float
     call_seconds: float
     """Time inside the train function."""
     compile_seconds: float
+    compile_spans: Floats
+    """Call and done of each step that compiled; shape (n, 2)."""
     first_wait_seconds: float
     """Wait of the epoch's first step, 0 when it isn't among these steps or not known."""
     input_wait_seconds: float | None
@@ -102,16 +105,17 @@ def measure(steps: StepArray) -> StepTotals:
     begins = bool(np.isnan(steps["host_seconds"][0]))
     first_wait = float(np.nan_to_num(wait[0])) if begins else 0.0
     steady = steps["kind"] == StepKind.STEADY
-    examples = float(steps["examples"][steady].sum())
     waits = wait[steady] if known else np.empty(0)
     return StepTotals(
         steps=len(steps),
         last_step=int(steps["step"][-1]),
         batches=int(steps["batches"].sum()),
+        examples=_known(float(steps["examples"].sum())),
         first_call_seconds=float(steps["call_seconds"][0]),
         last_done_seconds=float(steps["done_seconds"][-1]),
         call_seconds=float(seconds.sum()),
         compile_seconds=float(steps["compile_seconds"].sum()),
+        compile_spans=np.column_stack([steps["call_seconds"], steps["done_seconds"]])[compiling],
         first_wait_seconds=first_wait,
         input_wait_seconds=float(np.nansum(wait)) - first_wait if known else None,
         host_seconds=float(np.nansum(steps["host_seconds"])),
@@ -119,7 +123,7 @@ def measure(steps: StepArray) -> StepTotals:
         steady_seconds=float((seconds + np.nan_to_num(steps["host_seconds"]))[steady].sum()),
         steady_steps=int(steady.sum()),
         steady_batches=int(steps["batches"][steady].sum()),
-        steady_examples=None if np.isnan(examples) else examples,
+        steady_examples=_known(float(steps["examples"][steady].sum())),
         steady_waits_seconds=waits,
         steady_wait_sum_seconds=float(waits.sum()),
         steady_wait_max_seconds=float(waits.max(initial=0.0)),
@@ -137,10 +141,12 @@ def merge(older: StepTotals, newer: StepTotals) -> StepTotals:
         steps=older.steps + newer.steps,
         last_step=newer.last_step,
         batches=older.batches + newer.batches,
+        examples=_sum_if_known(older.examples, newer.examples),
         first_call_seconds=older.first_call_seconds,
         last_done_seconds=newer.last_done_seconds,
         call_seconds=older.call_seconds + newer.call_seconds,
         compile_seconds=older.compile_seconds + newer.compile_seconds,
+        compile_spans=np.concatenate([older.compile_spans, newer.compile_spans]),
         first_wait_seconds=older.first_wait_seconds + newer.first_wait_seconds,
         input_wait_seconds=_sum_if_known(older.input_wait_seconds, newer.input_wait_seconds),
         host_seconds=older.host_seconds + newer.host_seconds,
@@ -190,9 +196,8 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
         return _without_steps(frame, wall)
     first_batch = totals.first_call_seconds - frame.begin_seconds + totals.first_wait_seconds
     step = totals.call_seconds - totals.compile_seconds - totals.first_wait_seconds
-    wait, compute = totals.input_wait_seconds, None
-    if wait is not None and not frame.submission_only:
-        compute = step - wait
+    wait = totals.input_wait_seconds
+    compute = None if wait is None or frame.submission_only else step - wait
     validation = None
     # An evaluation before the last step is some callback's: host time.
     if frame.test_end_seconds is not None and frame.test_end_seconds >= totals.last_done_seconds:
@@ -206,6 +211,7 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
         steps=totals.steps,
         last_step=totals.last_step,
         batches=totals.batches,
+        examples=totals.examples,
         wall_seconds=wall,
         first_batch_seconds=first_batch,
         compile_seconds=totals.compile_seconds,
@@ -269,6 +275,10 @@ def _percentiles(waits: Floats) -> tuple[float | None, float | None]:
 
 def _median(values: tuple[float, ...]) -> float | None:
     return float(np.median(values)) if values else None
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 def _sum_if_known(first: float | None, second: float | None) -> float | None:

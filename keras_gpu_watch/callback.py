@@ -38,8 +38,8 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         autotune: Must be `False`; tuning is not available yet.
         update_freq: `"batch"`, `"epoch"` or a positive integer. How often step scalars are written: for each
             step, not at all, or the mean of every so many steps. Epochs are always written. Defaults to `"batch"`.
-        gpu_interval: Number, at least 0.1. Seconds between samples of the GPUs; nothing is sampled in this
-            version. Defaults to `0.5`.
+        gpu_interval: Number, at least 0.1. Seconds between two samples of the GPUs (utilization, memory, power,
+            ...); the host is sampled every 0.5 s at most. Defaults to `0.5`.
         console: Boolean. Whether to print one line an epoch and a table at the end. Defaults to `True`.
 
     Attributes:
@@ -61,7 +61,10 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         _check_arguments(log_dir, autotune, update_freq, gpu_interval, console)
         self._options = WatchOptions(
-            log_dir=os.path.expanduser(os.fspath(log_dir)), update_freq=update_freq, console=console
+            log_dir=os.path.expanduser(os.fspath(log_dir)),
+            update_freq=update_freq,
+            console=console,
+            gpu_interval_seconds=float(gpu_interval),
         )
         self._session = Session(self._options)
 

@@ -124,6 +124,7 @@ class WatchOptions:
     """`~` is expanded."""
     update_freq: str | int = "batch"
     console: bool = True
+    gpu_interval_seconds: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

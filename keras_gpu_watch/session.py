@@ -12,22 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from keras_gpu_watch.accounting import EpochFrame, StepTotals, measure, merge, summarize
 from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.guard import Guard
+from keras_gpu_watch.ledger import Ledger
 from keras_gpu_watch.probes.boundaries import Boundaries, note_train_begin
+from keras_gpu_watch.probes.framework_gpus import tensorflow_gpu_ordinals
 from keras_gpu_watch.probes.model_facts import optimizer_step, read_model, worker_index
+from keras_gpu_watch.probes.sampler import Sampler
 from keras_gpu_watch.probes.sources import choose_source
-from keras_gpu_watch.probes.step_timer import STEP_TIMING, StepTimer, is_wrapped_by, without_closed_wrappers
+from keras_gpu_watch.probes.step_timer import STEP_TIMING, StepTimer
+from keras_gpu_watch.probes.train_function import is_wrapped_by, without_closed_wrappers
 from keras_gpu_watch.probes.wait_source import WaitSource
 from keras_gpu_watch.recorder import Recorder
 from keras_gpu_watch.records import RunInfo, StepArray, WatchOptions
 from keras_gpu_watch.report.run_report import RunReport, Status, report_from_json
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks.outputs import Outputs
 
 HOOKS = "a callback hook"
-EPOCH_STEPS_AT_ONCE = 100_000
-"""A longer epoch is added up piece by piece, so that its memory stays bounded."""
+SAMPLING = "sampling of GPUs and host"
 
 
 class Session:
@@ -46,25 +49,29 @@ class Session:
         self.report = RunReport()
         self._report_lock = threading.RLock()
         self._pid = os.getpid()
-        self.recorder: Recorder = Recorder() if previous is None else previous.recorder
         self._earlier = RunReport() if previous is None else previous.report
         """The report that this one continues."""
         self._clock = clock
         self._guard = Guard(on_failure=self._add_note)
+        self._ledger = Ledger(Recorder() if previous is None else previous.recorder, self._guard)
         self._boundaries = Boundaries(clock)
         self._outputs = Outputs(options, worker_index(), self._guard, self._finish_if_fit_is_gone, self._add_note)
         self._timer = StepTimer(self._guard, self._choose_source, self._take, self._interrupt, clock)
+        self._sampler = Sampler(
+            options.gpu_interval_seconds, self._guard, self._take_samples, self._add_note, lambda: self._timer.step
+        )
         self._lock = threading.RLock()
         self._model: Any = None
         self._own_function: Any = None
         self._wrapper: Any = None
         self._begin_seconds = 0.0
-        self._epoch: int | None = None
-        self._epoch_begin_seconds = 0.0
         self._epoch_overhead_seconds = 0.0
-        self._test_end_seconds: float | None = None
-        self._epoch_totals: StepTotals | None = None
         self._model_on_accelerator = False
+
+    @property
+    def recorder(self) -> Recorder:
+        """The records of this and earlier `fit`s."""
+        return self._ledger.recorder
 
     def join(self, callback: Any) -> None:
         """Prepare for the `fit` that is making its list of callbacks.
@@ -98,6 +105,10 @@ class Session:
         with self._hook():
             self._begin_seconds = self._boundaries.attach(callback)
             self._wrap(model)
+        # Unless that failed and everything has been taken down.
+        with self._guard(SAMPLING):
+            if self._model is not None:
+                self._sampler.start(tensorflow_gpu_ordinals())
 
     def epoch_begin(self, epoch: int) -> None:
         """End the epoch before, if there was one, and begin `epoch`."""
@@ -114,7 +125,7 @@ class Session:
             self._close_epoch(now)
             self._wrap(self._model)
             self._timer.start_epoch(epoch)
-            self._epoch, self._epoch_begin_seconds = epoch, now
+            self._ledger.begin(epoch, now)
             self._epoch_overhead_seconds = self._timer.overhead_seconds
             self._timer.overhead_seconds += self._clock() - max(entered, now)
 
@@ -130,8 +141,8 @@ class Session:
     def test_end(self) -> None:
         """Note the end of validation."""
         now = self._boundaries.take("on_test_end")
-        if self._epoch is not None:
-            self._test_end_seconds = now
+        if self._ledger.is_open:
+            self._ledger.note_test_end(now)
 
     def train_end(self) -> None:
         """End the last epoch and the run."""
@@ -154,6 +165,8 @@ class Session:
             if model is None:
                 return
             end = self._clock() if now is None else now
+            with self._guard(SAMPLING):
+                self._sampler.stop()
             with self._guard(HOOKS):
                 self._close_epoch(end)
             with self._guard(HOOKS):
@@ -180,8 +193,7 @@ class Session:
             self.finish("interrupted")
 
     def _open(self, model: Any) -> None:
-        # What an earlier `fit` left if its epoch could not be closed.
-        self.recorder.take_epoch()
+        self._ledger.clear()
         facts = read_model(model)
         files = self._outputs.open(facts.step, None if self._earlier.info is None else self._earlier.info.run_dir)
         if not files.resumed:
@@ -230,46 +242,36 @@ class Session:
         wall = (self._earlier.wall_seconds or 0.0) + end - self._begin_seconds
         dropped = self._outputs.dropped
         if dropped:
-            self._add_note(f"the disk did not keep up: {dropped} chunks of steps or epochs are missing in the files")
-        self._update_report(status=status, wall_seconds=wall, records_dropped=dropped)
+            self._add_note(f"the disk did not keep up: {dropped} chunks of records are missing in the files")
+        self._update_report(status=status, wall_seconds=wall, records_dropped=dropped, devices=self._sampler.devices)
 
     def _choose_source(self, iterator: Any, batches_per_call: int) -> WaitSource | None:
         return choose_source(iterator, batches_per_call, self._add_note)
 
     def _take(self, chunk: StepArray) -> None:
-        self.recorder.add(chunk)
+        self._ledger.add(chunk)
         self._outputs.steps(chunk)
-        if self.recorder.epoch_steps >= EPOCH_STEPS_AT_ONCE:
-            self._add_up()
 
-    def _add_up(self) -> None:
-        """Add the epoch's steps so far to its totals, and forget them."""
-        steps = self.recorder.take_epoch()
-        if len(steps):
-            more = measure(steps)
-            self._epoch_totals = more if self._epoch_totals is None else merge(self._epoch_totals, more)
+    def _take_samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        self._ledger.add_samples(gpus, host)
+        self._outputs.samples(gpus, host)
 
     def _close_epoch(self, now: float) -> None:
-        if self._epoch is None:
+        if not self._ledger.is_open:
             return
         self._timer.finish_epoch()
-        self._add_up()
-        totals, self._epoch_totals = self._epoch_totals, None
-        epoch, self._epoch = self._epoch, None
-        test_end, self._test_end_seconds = self._test_end_seconds, None
-        frame = EpochFrame(
-            epoch=epoch,
-            begin_seconds=self._epoch_begin_seconds,
-            end_seconds=now,
-            test_end_seconds=test_end,
+        frame = dataclasses.replace(
+            self._ledger.frame(now),
             watch_overhead_seconds=self._timer.overhead_seconds - self._epoch_overhead_seconds,
             disagreements_seconds=tuple(self._timer.disagreements_seconds),
             notes=tuple(f"input wait is not known: {reason}" for reason in self._timer.reasons),
             is_timed=self._guard.ok(STEP_TIMING),
             submission_only=self._model_on_accelerator and self._timer.wait_for_device.seen_on_device is False,
         )
-        summary = summarize(frame, totals)
-        self._update_report(epochs=(*self.report.epochs, summary), records_dropped=self._outputs.dropped)
+        devices = self._sampler.devices
+        summary = self._ledger.close(frame, devices)
+        epochs = (*self.report.epochs, summary)
+        self._update_report(epochs=epochs, devices=devices, records_dropped=self._outputs.dropped)
         self._outputs.epoch(summary, self.report.to_json())
 
     def _add_note(self, text: str) -> None:

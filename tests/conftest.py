@@ -16,6 +16,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import numpy as np
 import pytest
+from nvml_scenarios import NvmlStub, compile_library
 
 THREAD_PREFIX = "keras-gpu-watch"
 NO_GPU = "gpu: this machine has no NVIDIA GPU"
@@ -52,6 +53,27 @@ def _seeds() -> None:
         import keras
 
         keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stub of NVML; `nvml_scenarios` tells how it is used. A subprocess needs to load it before it asks for NVML."""
+    return compile_library(tmp_path_factory.mktemp("nvml"), "libnvidia-ml.so.1", "nvml.c", "scenario.c")
+
+
+@pytest.fixture
+def nvml(nvml_library: Path, tmp_path: Path) -> Iterator[NvmlStub]:
+    """The stub of NVML, loaded into this process; until a scenario is loaded, there is no driver."""
+    stub = NvmlStub(nvml_library, tmp_path)
+    stub.unload()
+    yield stub
+    stub.unload()
+
+
+@pytest.fixture(scope="session")
+def cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stub of CUDA's driver library, for subprocesses only: TensorFlow would take it for CUDA."""
+    return compile_library(tmp_path_factory.mktemp("cuda"), "libcuda.so.1", "cuda.c")
 
 
 @pytest.fixture

@@ -203,6 +203,34 @@ def test_batches_of_no_examples_are_a_rate_of_zero():
     assert account(make_steps([0.0, 1.0], [1.0, 1.0], examples=0.0), end=6.0).examples_per_second == 0.0
 
 
+def test_the_examples_are_those_of_all_batches_also_of_the_first_and_the_compiling_ones():
+    epoch = account(make_steps([0.0] * 4, [1.0] * 4, compiling=(1,), examples=8.0), end=9.0)
+    assert epoch.examples == 32.0
+    assert epoch.examples_per_second == 8.0
+
+
+def test_one_batch_of_unknown_size_leaves_all_examples_unknown():
+    steps = make_steps([0.0] * 3, [1.0] * 3)
+    steps["examples"][0] = NAN
+    epoch = account(steps, end=9.0)
+    assert epoch.examples is None
+    assert epoch.examples_per_second == 4.0
+    known = measure(make_steps([0.0], [1.0], start=9.0, begins_epoch=False))
+    assert known.examples == 4.0
+    assert merge(measure(steps), known).examples is None
+
+
+def test_batches_without_examples_are_none_of_them():
+    assert account(make_steps([0.0, 1.0], [1.0, 1.0], examples=0.0), end=6.0).examples == 0.0
+
+
+def test_the_spans_of_steps_that_compiled_are_kept_in_the_order_of_time():
+    steps = make_steps([1.0, 0.0, 2.0], [3.0, 4.0, 5.0], hosts=[0.0, 0.5, 0.5], compiling=(0, 2))
+    for totals in (measure(steps), merge(measure(steps[:1]), measure(steps[1:]))):
+        assert totals.compile_spans.tolist() == [[1.0, 5.0], [10.0, 17.0]]
+    assert measure(steps[1:2]).compile_spans.shape == (0, 2)
+
+
 def test_an_epoch_of_one_step_has_no_steady_share():
     epoch = account(make_steps([2.0], [3.0]), end=8.0)
     assert epoch.first_batch_seconds == 3.0

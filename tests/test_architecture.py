@@ -14,12 +14,24 @@ PACKAGE = "keras_gpu_watch"
 SOURCE = Path(__file__).parent.parent / PACKAGE
 
 WORDS = {"records", "samples", "tags", "clock", "guard", "errors", "_version"}
-ISLANDS = {"probes", "recorder", "accounting", "device_accounting", "pipeline", "diagnosis", "tuning", "sinks", "report"}
+ISLANDS = {
+    "probes",
+    "recorder",
+    "accounting",
+    "device_accounting",
+    "pipeline",
+    "diagnosis",
+    "tuning",
+    "sinks",
+    "report",
+}
 """They see words and their own folder, never each other."""
 MAY_IMPORT: dict[str, set[str]] = {
     **{word: WORDS for word in WORDS},
     **{island: WORDS for island in ISLANDS},
-    "session": WORDS | ISLANDS,
+    # What stands between the islands.
+    "ledger": WORDS | {"recorder", "accounting", "device_accounting"},
+    "session": WORDS | ISLANDS | {"ledger"},
     "watched": WORDS | {"probes", "pipeline"},
     "callback": WORDS | {"session", "report"},
     "tensorboard_plugin": {"tags", "records", "report"},
@@ -35,6 +47,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "tensorflow": (
         "probes/stamp.py",
         "probes/iterator_model.py",
+        "probes/framework_gpus.py",
         "pipeline/",
         "watched.py",
         "sinks/tensorboard_events.py",

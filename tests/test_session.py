@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from trainings import BATCHES, Sleeper, assert_closed, dataset, parts_seconds, read_report, tiny_model
 
-from keras_gpu_watch import GPUWatch, session
+from keras_gpu_watch import GPUWatch, ledger
 
 TICK_SECONDS = 0.5
 """How often the background thread looks whether `fit` is still there."""
@@ -27,7 +27,7 @@ def test_a_fit_that_outlasts_several_looks_is_not_taken_for_interrupted(log_dir:
 
 
 def test_an_epoch_added_up_in_pieces_gives_the_same_account(log_dir: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(session, "EPOCH_STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(ledger, "EPOCH_STEPS_AT_ONCE", 1)
     watch = GPUWatch(log_dir, console=False)
     # The pieces are read by time: several of them need steps that take a while.
     monkeypatch.setattr("keras_gpu_watch.probes.step_timer.READ_EVERY_SECONDS", 0.0)

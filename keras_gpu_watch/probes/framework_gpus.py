@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 
 def tensorflow_gpu_ordinals() -> tuple[int, ...]:
     """The GPUs that TensorFlow uses, by CUDA ordinal; empty when it uses none.
@@ -12,5 +10,8 @@ def tensorflow_gpu_ordinals() -> tuple[int, ...]:
     TensorFlow numbers its physical GPUs as CUDA does, and `tf.config.set_visible_devices` may leave some out. Asking
     takes no memory on them.
     """
+    # Here, because with another backend than TensorFlow this package must not load it.
+    import tensorflow as tf
+
     names = (device.name for device in tf.config.get_visible_devices("GPU"))
     return tuple(int(name.rpartition(":")[2]) for name in names)

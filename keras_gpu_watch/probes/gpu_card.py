@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from keras_gpu_watch.probes.nvml import GPM_METRICS, Gpm, Handle
-from keras_gpu_watch.probes.nvml_errors import GPU_IS_LOST, NvmlError
+from keras_gpu_watch.probes.nvml_errors import GPU_IS_LOST, UNINITIALIZED, NvmlError
 from keras_gpu_watch.samples import GPU_FIELDS, GpuDevice
 
 FAILURES_BORNE = 3
@@ -26,10 +27,15 @@ _PLAUSIBLE: dict[str, tuple[float, float]] = {
     "temperature_celsius": (1.0, 150.0),
     "sm_clock_mhz": (1.0, 20_000.0),
 }
-_PERCENT = (0.0, 100.0)
-_RATE = (0.0, 1e8)
 # GPM's means may overshoot by rounding.
-_ROUNDING_PERCENT = 0.5
+_PERCENT = (0.0, 100.5)
+_RATE = (0.0, 1e8)
+_PLAUSIBLE_DESCRIPTION: dict[str, tuple[float, float]] = {
+    "memory_total_bytes": (1.0, 1e14),
+    "power_limit_watts": (0.1, 20_000.0),
+    "pcie_generation": (1.0, 99.0),
+    "pcie_width": (1.0, 64.0),
+}
 
 # nvml.h, `nvmlClocksThrottleReason...`
 _POWER_CAP = 0x4 | 0x80
@@ -43,7 +49,10 @@ class _Reader:
 
     fields: tuple[str, ...]
     read: Callable[[], Mapping[str, float]]
-    failures: int = field(default=0)
+    failures: int = 0
+    """In a row."""
+    error: NvmlError | None = None
+    """Of the last reading, if it failed."""
 
 
 class Card:
@@ -57,15 +66,16 @@ class Card:
         self._handle = handle
         self._device = handle.describe()
         self._lost_reason: str | None = None
-        self._unavailable: dict[str, str] = {}
+        self._unavailable: dict[str, str] = dict(self._device.unavailable)
         self._doubted: dict[str, str] = {}
         """Fields whose last value could not be true."""
         self._gpm: Gpm | None = None
         self._readers: list[_Reader] = []
         if self._device.memory_total_bytes == 0:
             self._give_up(GPU_FIELDS, NO_MEMORY_SIZE)
-            self._device = dataclasses.replace(self._device, memory_total_bytes=None)
+            self._doubt_description()
             return
+        self._doubt_description()
         self._readers = self._general_readers()
         self._add_gpm()
 
@@ -78,6 +88,12 @@ class Card:
             reason=self._lost_reason,
             unavailable=tuple({**self._doubted, **self._unavailable}.items()),
         )
+
+    def take_over(self, older: Card) -> None:
+        """Take over what was asked only once, from an older door to the same GPU."""
+        self._device = dataclasses.replace(self._device, other_processes=older.device.other_processes)
+        if "other_processes" in older._unavailable:
+            self._give_up(("other_processes",), older._unavailable["other_processes"])
 
     def count_processes(self) -> None:
         """Note how many other processes use it. A dear call: once."""
@@ -93,41 +109,43 @@ class Card:
             NvmlError: If nothing comes although it should: the card or NVML is lost.
         """
         values: dict[str, float] = {}
-        error = None
         for reader in tuple(self._readers):
             try:
                 values.update(reader.read())
-                reader.failures = 0
-            except NvmlError as raised:
-                if raised.is_stale:
+                reader.failures, reader.error = 0, None
+            except NvmlError as error:
+                if error.code == UNINITIALIZED:
                     raise
-                if raised.code == GPU_IS_LOST:
-                    self._lost_reason = raised.reason
+                # Without a code it comes from here: the card has no memory any more.
+                if error.code in (GPU_IS_LOST, None):
+                    self._lost_reason = error.reason
                     raise
-                error = raised
-                reader.failures += 1
-                if raised.is_absence:
-                    self._drop(reader, raised)
-        if error is not None and self._readers and not values:
-            self._lost_reason = error.reason
-            raise error
+                reader.failures, reader.error = reader.failures + 1, error
+                if error.is_absence:
+                    self._drop(reader, error)
+        errors = [reader.error for reader in self._readers if reader.error is not None]
+        if errors and not values:
+            self._lost_reason = errors[0].reason
+            raise errors[0]
         self._lost_reason = None
         for reader in tuple(self._readers):
-            if reader.failures >= FAILURES_BORNE and error is not None:
-                self._drop(reader, error)
+            if reader.failures >= FAILURES_BORNE and reader.error is not None:
+                self._drop(reader, reader.error)
         return {name: value for name, value in values.items() if self._believes(name, value)}
 
     def close(self) -> None:
         """Free what it holds in the driver."""
-        if self._gpm is not None:
-            self._gpm.close()
+        gpm, self._gpm = self._gpm, None
+        if gpm is not None:
+            gpm.close()
 
     def _general_readers(self) -> list[_Reader]:
         handle = self._handle
         memory = _Reader(("memory_used_bytes", "memory_used_percent"), self._memory)
         if handle.is_slice:
             given = {*memory.fields, *GPM_METRICS}
-            self._give_up([name for name in GPU_FIELDS if name not in given], NOT_FOR_A_SLICE)
+            missing = [name for name in GPU_FIELDS if name not in given]
+            self._give_up(["power_limit_watts", *missing], NOT_FOR_A_SLICE)
             return [memory]
         single: dict[str, Callable[[], float]] = {
             "utilization_percent": handle.utilization_percent,
@@ -141,7 +159,9 @@ class Card:
 
     def _memory(self) -> dict[str, float]:
         used, total = self._handle.memory_bytes()
-        return {"memory_used_bytes": used, "memory_used_percent": 100.0 * used / total if total > 0 else float("nan")}
+        if not total:
+            raise NvmlError(None, NO_MEMORY_SIZE)
+        return {"memory_used_bytes": used, "memory_used_percent": 100.0 * used / total}
 
     def _throttle(self) -> dict[str, float]:
         bits = self._handle.throttle_reasons()
@@ -160,17 +180,36 @@ class Card:
             self._readers.append(_Reader(tuple(GPM_METRICS), self._read_gpm))
 
     def _read_gpm(self) -> dict[str, float]:
-        values = {} if self._gpm is None else self._gpm.read()
-        if values:
-            self._give_up([name for name in GPM_METRICS if name not in values], NOT_THIS_GPU)
+        values = None if self._gpm is None else self._gpm.read()
+        if values is None:
+            return {}
+        for name in GPM_METRICS:
+            if name in values:
+                self._unavailable.pop(name, None)
+            else:
+                self._give_up((name,), NOT_THIS_GPU)
         return values
 
+    def _doubt_description(self) -> None:
+        given = {name: getattr(self._device, name) for name in _PLAUSIBLE_DESCRIPTION}
+        doubted = {
+            name: value
+            for name, value in given.items()
+            if value is not None and not _is_within(value, _PLAUSIBLE_DESCRIPTION[name])
+        }
+        unknown: dict[str, Any] = dict.fromkeys(doubted)
+        self._device = dataclasses.replace(self._device, **unknown)
+        self._unavailable.update({name: _doubt(value) for name, value in doubted.items()})
+
     def _believes(self, name: str, value: float) -> bool:
-        plausible = _is_plausible(name, value)
+        low, high = _PLAUSIBLE.get(name) or (_RATE if "per_second" in name else _PERCENT)
+        if name == "memory_used_bytes" and self._device.memory_total_bytes:
+            high = self._device.memory_total_bytes
+        plausible = _is_within(value, (low, high))
         if plausible:
             self._doubted.pop(name, None)
         else:
-            self._doubted[name] = f"the driver answers {value:g}, which can't be true"
+            self._doubted[name] = _doubt(value)
         return plausible
 
     def _drop(self, reader: _Reader, error: NvmlError) -> None:
@@ -185,6 +224,9 @@ def _single_reader(name: str, read: Callable[[], float]) -> _Reader:
     return _Reader((name,), lambda: {name: read()})
 
 
-def _is_plausible(name: str, value: float) -> bool:
-    low, high = _PLAUSIBLE.get(name) or (_RATE if "per_second" in name else _PERCENT)
-    return low <= value <= high + (_ROUNDING_PERCENT if high == _PERCENT[1] else 0.0)
+def _is_within(value: float, bounds: tuple[float, float]) -> bool:
+    return bounds[0] <= value <= bounds[1]
+
+
+def _doubt(value: float) -> str:
+    return f"the driver answers {value:g}, which can't be true"

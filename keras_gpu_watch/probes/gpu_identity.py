@@ -33,6 +33,7 @@ def choose_gpus(
     cuda: Sequence[CudaDevice] | None,
     ordinals: Sequence[int] | None,
     environment: Mapping[str, str],
+    is_complete: bool = True,
 ) -> Choice:
     """Choose the GPUs that the training uses; all of them where that can't be proved.
 
@@ -41,19 +42,21 @@ def choose_gpus(
         cuda: What CUDA shows to this process; `None` when it can't be asked.
         ordinals: Those of them that the framework uses; `None` when it can't be asked.
         environment: The process's environment variables.
+        is_complete: False when `gpus` lacks one that does not answer, so that places in the list are no numbers.
     """
     visible = environment.get(VISIBLE)
     if cuda is None and visible is not None and not _entries(visible):
         return Choice((), f"{VISIBLE}={visible} hides every GPU from this training")
     if ordinals is not None and not ordinals:
-        return _all(gpus, "the framework uses no GPU, the training runs on the CPU; shown are all GPUs of the machine")
+        return _all(gpus, "the framework uses none, the training runs on the CPU; shown are all GPUs of the machine")
     if cuda is not None:
         return _by_cuda(gpus, cuda, ordinals)
-    if len(gpus) == 1:
+    if visible is not None:
+        has_numbers = is_complete and not any(gpu.is_mig_slice for gpu in gpus)
+        return _by_environment(gpus, _entries(visible), ordinals, environment.get(ORDER), has_numbers)
+    if len(gpus) == 1 and is_complete:
         return Choice((0,), "it is the only GPU")
-    if visible is None:
-        return _all(gpus, "CUDA can't be asked which GPUs it uses; shown are all GPUs of the machine")
-    return _by_environment(gpus, _entries(visible), environment.get(ORDER))
+    return _all(gpus, "CUDA can't be asked which GPUs it uses; shown are all GPUs of the machine")
 
 
 def _all(gpus: Sequence[GpuDevice], why: str) -> Choice:
@@ -61,6 +64,8 @@ def _all(gpus: Sequence[GpuDevice], why: str) -> Choice:
 
 
 def _by_cuda(gpus: Sequence[GpuDevice], cuda: Sequence[CudaDevice], ordinals: Sequence[int] | None) -> Choice:
+    if not cuda:
+        return Choice((), "CUDA shows no GPU to this process")
     used = [device for ordinal, device in enumerate(cuda) if ordinals is None or ordinal in ordinals]
     found = [_position(gpus, device) for device in used]
     positions = tuple(position for position in found if position is not None)
@@ -98,21 +103,39 @@ def _entries(visible: str) -> list[str]:
     return entries
 
 
-def _by_environment(gpus: Sequence[GpuDevice], entries: Sequence[str], order: str | None) -> Choice:
-    if sorted(entries) == sorted(map(str, range(len(gpus)))):
-        return Choice(tuple(range(len(gpus))), f"{VISIBLE} names all GPUs of the machine")
+def _by_environment(
+    gpus: Sequence[GpuDevice],
+    entries: Sequence[str],
+    ordinals: Sequence[int] | None,
+    order: str | None,
+    has_numbers: bool,
+) -> Choice:
+    everyone = range(len(gpus))
+    names_all = has_numbers and ordinals is None and sorted(entries) == sorted(map(str, everyone))
+    if names_all and order != "PCI_BUS_ID":
+        return Choice(tuple(everyone), f"{VISIBLE} names all GPUs of the machine")
+    # A single GPU is number 0 in every order.
+    has_numbers = has_numbers and (order == "PCI_BUS_ID" or len(gpus) == 1)
     positions: list[int] = []
     for entry in entries:
-        if entry.isdecimal() and order != "PCI_BUS_ID":
-            why = f"{VISIBLE} gives numbers, and without {ORDER}=PCI_BUS_ID CUDA has an order of its own"
-            return _all(gpus, f"{why}; shown are all GPUs of the machine")
+        if entry.isdecimal() and not has_numbers:
+            return _all(gpus, f"{VISIBLE} gives numbers, {_why_not_by_number(order)}")
         matches = [int(entry)] if entry.isdecimal() else _with_prefix(gpus, entry)
-        if len(matches) != 1 or matches[0] >= len(gpus) or matches[0] in positions:
+        # CUDA does not look at what follows an entry that is wrong.
+        if len(matches) != 1 or matches[0] not in everyone or matches[0] in positions:
             break
         positions += matches
+    if ordinals is not None:
+        positions = [positions[ordinal] for ordinal in ordinals if ordinal < len(positions)]
     if not positions:
         return Choice((), f"{VISIBLE} names no GPU of this machine, so the training sees none")
     return Choice(tuple(positions), f"named by {VISIBLE}")
+
+
+def _why_not_by_number(order: str | None) -> str:
+    if order != "PCI_BUS_ID":
+        return f"and without {ORDER}=PCI_BUS_ID CUDA has an order of its own; shown are all GPUs of the machine"
+    return "but the driver's list has MIG slices or lacks a GPU; shown are all GPUs of the machine"
 
 
 def _with_prefix(gpus: Sequence[GpuDevice], prefix: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from keras_gpu_watch.probes.cuda import cuda_devices
 from keras_gpu_watch.probes.gpu_card import Card
 from keras_gpu_watch.probes.gpu_identity import choose_gpus
 from keras_gpu_watch.probes.nvml import Handle, Nvml
-from keras_gpu_watch.probes.nvml_errors import NvmlError
+from keras_gpu_watch.probes.nvml_errors import UNINITIALIZED, NvmlError
 from keras_gpu_watch.samples import GPU_FIELDS, GPU_SAMPLE_DTYPE, Devices, GpuSamples
 
 FIRST_RETRY_SECONDS = 1.0
@@ -55,6 +55,7 @@ class GpuSampler:
         binding: What `load_binding` gave.
         ordinals: CUDA ordinals of the GPUs that the framework uses; `None` when it can't be asked.
         note: Takes a sentence for the user.
+        step: Gives the training step under way, to tell when data was lost.
         environment: The process's environment variables.
         clock: The monotonic clock.
     """
@@ -64,12 +65,14 @@ class GpuSampler:
         binding: Any,
         ordinals: Sequence[int] | None,
         note: Callable[[str], None],
+        step: Callable[[], int] | None = None,
         environment: Mapping[str, str] = os.environ,
         clock: Clock = monotonic,
     ) -> None:
         self._binding = binding
         self._ordinals = ordinals
         self._note = note
+        self._step = step
         self._environment = environment
         self._clock = clock
         self._nvml: Nvml | None = None
@@ -110,12 +113,16 @@ class GpuSampler:
         nvml, self._nvml = self._nvml, None
         if nvml is None:
             return
-        # Whatever fails here is gone already.
-        for card in self._cards:
-            with suppress(NvmlError):
-                card.close()
+        self._close_cards(self._cards)
         with suppress(NvmlError):
             nvml.close()
+
+    @staticmethod
+    def _close_cards(cards: Iterable[Card]) -> None:
+        # Whatever fails here is gone already.
+        for card in cards:
+            with suppress(NvmlError):
+                card.close()
 
     def _open_and_read(self) -> GpuSamples:
         if self._nvml is None:
@@ -125,51 +132,70 @@ class GpuSampler:
         except NvmlError as error:
             if not error.is_stale:
                 raise
-        # Somebody else shut NVML down. It may be initialized any number of times.
-        self._nvml = None
+            if error.code == UNINITIALIZED:
+                # Somebody else shut NVML down. It may be initialized any number of times.
+                self._nvml = None
+        self._close_cards(self._cards)
         self._open()
-        return self._read()
+        return self._read(is_fresh=True)
 
     def _open(self) -> None:
-        nvml = Nvml(self._binding)
-        self._nvml = nvml
+        """Initialize NVML where it is not, and look the GPUs up."""
+        nvml = self._nvml = self._nvml or Nvml(self._binding)
+        try:
+            self._look_up(nvml)
+        except NvmlError:
+            # Each retry initializes it once more.
+            self._nvml = None
+            with suppress(NvmlError):
+                nvml.close()
+            raise
+
+    def _look_up(self, nvml: Nvml) -> None:
         handles = nvml.handles()
-        answering = [Card(handle) for handle in handles if isinstance(handle, Handle)]
         silent = [error for error in handles if isinstance(error, NvmlError)]
-        if silent and not answering:
+        if silent and len(silent) == len(handles):
             raise silent[0]
+        found = [Card(handle) for handle in handles if isinstance(handle, Handle)]
         if self._cards:
-            self._replace(answering)
+            self._replace(found)
         else:
-            self._choose(answering, nvml)
+            self._choose(found, nvml, is_complete=not silent)
             for error in silent:
                 self._say(f"a GPU is not sampled: {error.reason}")
+        self._close_cards([card for card in found if card not in self._cards])
 
     def _replace(self, found: Sequence[Card]) -> None:
         """Take new doors to the same cards; one that does not show up again keeps its old one."""
-        by_uuid = {card.device.uuid: card for card in found}
-        self._cards = [by_uuid.get(card.device.uuid, card) for card in self._cards]
+        # The slices of one card share its bus id, and old drivers give no UUID.
+        doors = {(card.device.uuid, card.device.pci_bus_id): card for card in found}
+        for index, older in enumerate(self._cards):
+            newer = doors.get((older.device.uuid, older.device.pci_bus_id))
+            if newer is not None:
+                newer.take_over(older)
+                self._cards[index] = newer
 
-    def _choose(self, found: Sequence[Card], nvml: Nvml) -> None:
-        choice = choose_gpus([card.device for card in found], cuda_devices(), self._ordinals, self._environment)
+    def _choose(self, found: Sequence[Card], nvml: Nvml, is_complete: bool) -> None:
+        devices = [card.device for card in found]
+        choice = choose_gpus(devices, cuda_devices(), self._ordinals, self._environment, is_complete=is_complete)
         version = None
-        with suppress(NvmlError):
+        with suppress(NvmlError, UnicodeDecodeError):
             version = nvml.driver_version()
         self._state = Devices(identity=choice.proof, driver_version=version)
         if not found or not choice.positions:
             self._end("no gpu", choice.proof if found else NO_DEVICE)
             return
         if not choice.proven:
-            self._say(f"which GPUs are used is not proved: {choice.proof}")
+            self._say(f"GPUs: {choice.proof}")
         self._cards = [found[position] for position in choice.positions]
         self._retries = [Retry() for _ in self._cards]
         for card in self._cards:
             card.count_processes()
 
-    def _read(self) -> GpuSamples:
+    def _read(self, is_fresh: bool = False) -> GpuSamples:
         rows = np.zeros(len(self._cards), GPU_SAMPLE_DTYPE)
         answered: list[int] = []
-        lost: list[tuple[Card, NvmlError]] = []
+        lost: list[tuple[int, NvmlError]] = []
         for index, (card, retry) in enumerate(zip(self._cards, self._retries, strict=True)):
             begin = self._clock()
             if not retry.is_due(begin):
@@ -177,9 +203,9 @@ class GpuSampler:
             try:
                 values = card.read()
             except NvmlError as error:
-                if error.is_stale:
+                if error.is_stale and not is_fresh:
                     raise
-                lost.append((card, error))
+                lost.append((index, error))
                 retry.failed(begin)
             else:
                 retry.succeeded()
@@ -188,15 +214,15 @@ class GpuSampler:
                 rows[index] = (seconds, index, *(values.get(name, np.nan) for name in GPU_FIELDS))
         if lost and not answered:
             raise lost[0][1]
-        for card, error in lost:
-            self._say(f"no more data of GPU {card.device.label}: {error.reason}")
+        for index, why in lost:
+            self._say_lost(f"no more data of GPU {index} ({self._cards[index].device.label})", why)
         return rows[answered]
 
     def _fail(self, error: NvmlError) -> None:
         self._retry.failed(self._clock())
         if self._cards:
             self._state = dataclasses.replace(self._state, status="lost", reason=error.reason)
-            self._say(f"no more GPU data: {error.reason}")
+            self._say_lost("no more GPU data", error)
         elif error.is_no_gpu:
             self._end("no gpu", error.reason)
         elif error.is_final:
@@ -209,6 +235,14 @@ class GpuSampler:
         self._is_final = True
         self._state = dataclasses.replace(self._state, status=status, reason=reason)
         self._say(f"no GPU is sampled: {reason}")
+
+    def _say_lost(self, what: str, why: NvmlError) -> None:
+        # Once for each outage would be a line for each retry.
+        if what in self._said:
+            return
+        self._said.add(what)
+        since = "" if self._step is None else f" from step {self._step()} on"
+        self._note(f"{what}{since}: {why.reason}")
 
     def _say(self, text: str) -> None:
         if text not in self._said:

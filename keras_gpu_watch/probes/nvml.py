@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from keras_gpu_watch.probes.nvml_errors import NOT_SUPPORTED, NvmlError
+from keras_gpu_watch.probes.nvml_errors import FUNCTION_NOT_FOUND, NOT_SUPPORTED, NvmlError
 from keras_gpu_watch.samples import GpuDevice
 
 NO_BINDING = "the package nvidia-ml-py is not installed: pip install nvidia-ml-py"
 NO_PROCESS_IDS = "process ids in a container can't be compared with the driver's"
+NO_TEXT = "the driver answers with something that is no text"
 GPM_METRICS = {
     "sm_activity_percent": 2,
     "sm_occupancy_percent": 3,
@@ -124,20 +125,32 @@ class Handle:
         return self._parent is not None
 
     def describe(self) -> GpuDevice:
-        """What does not change during a run; what it does not give is `None`."""
-        pci = _or_none(lambda: self._ask("nvmlDeviceGetPciInfo", of_gpu=True))
-        memory = _or_none(lambda: self._ask("nvmlDeviceGetMemoryInfo"))
-        limit = _or_none(lambda: self._ask("nvmlDeviceGetEnforcedPowerLimit", of_gpu=True))
+        """What does not change during a run, as the driver tells it; `None` with a reason for what it does not."""
+        missing: dict[str, str] = {}
+
+        def ask(field: str, name: str, read: Callable[[Any], T], of_gpu: bool = False) -> T | None:
+            try:
+                return read(self._ask(name, of_gpu=of_gpu))
+            except NvmlError as error:
+                missing[field] = error.reason
+            except UnicodeDecodeError:
+                # The binding decodes for itself.
+                missing[field] = NO_TEXT
+            return None
+
         return GpuDevice(
-            name=_or_none(lambda: _text(self._ask("nvmlDeviceGetName"))) or "GPU",
-            uuid=_or_none(lambda: _text(self._ask("nvmlDeviceGetUUID"))),
-            pci_bus_id=None if pci is None else _text(pci.busId),
+            name=ask("name", "nvmlDeviceGetName", _text) or "GPU",
+            uuid=ask("uuid", "nvmlDeviceGetUUID", _text) or None,
+            pci_bus_id=ask("pci_bus_id", "nvmlDeviceGetPciInfo", lambda pci: _text(pci.busId), of_gpu=True) or None,
             is_mig_slice=self.is_slice,
-            memory_total_bytes=None if memory is None else int(memory.total),
-            # A slice has no limit of its own.
-            power_limit_watts=None if limit is None or self.is_slice else limit / 1e3,
-            pcie_generation=_or_none(lambda: int(self._ask("nvmlDeviceGetCurrPcieLinkGeneration", of_gpu=True))),
-            pcie_width=_or_none(lambda: int(self._ask("nvmlDeviceGetCurrPcieLinkWidth", of_gpu=True))),
+            memory_total_bytes=ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", lambda memory: int(memory.total)),
+            # NVML answers for a slice with its GPU's, which is not its own.
+            power_limit_watts=None
+            if self.is_slice
+            else ask("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", lambda limit: limit / 1e3),
+            pcie_generation=ask("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", int, of_gpu=True),
+            pcie_width=ask("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", int, of_gpu=True),
+            unavailable=tuple(missing.items()),
         )
 
     def other_processes(self) -> int:
@@ -210,13 +223,13 @@ class Gpm:
         for place, metric in enumerate(GPM_METRICS.values()):
             self._request.metrics[place].metricId = metric
 
-    def read(self) -> dict[str, float]:
-        """Means since the reading before; empty the first time, and without what this GPU does not have."""
+    def read(self) -> dict[str, float] | None:
+        """Means since the reading before, without what this GPU does not have; `None` the first time."""
         self._take(self._newer)
         older, self._older = self._older, self._newer
         self._newer = older if older is not None else self._spare
         if older is None:
-            return {}
+            return None
         self._request.sample1, self._request.sample2 = older, self._older
         call(self._binding, "nvmlGpmMetricsGet", self._request)
         metrics = zip(GPM_METRICS, self._request.metrics, strict=False)
@@ -247,13 +260,9 @@ def call(binding: Any, name: str, *arguments: Any) -> Any:
         return function(*arguments)
     except binding.NVMLError as error:
         raise NvmlError(getattr(error, "value", None), str(error)) from error
-
-
-def _or_none(ask: Callable[[], T]) -> T | None:
-    try:
-        return ask()
-    except NvmlError:
-        return None
+    except getattr(binding, "NVMLLibraryMismatchError", ()) as error:
+        # No subclass of `NVMLError`: what the binding makes of a driver that lacks a function's newest version.
+        raise NvmlError(FUNCTION_NOT_FOUND) from error
 
 
 def _text(value: str | bytes) -> str:

@@ -59,7 +59,7 @@ class NvmlError(Exception):
 
     @property
     def is_stale(self) -> bool:
-        """Whether NVML, initialized anew, may answer at once."""
+        """Whether NVML may answer at once when it is initialized, or its handles are looked up, anew."""
         return self.code in _STALE
 
     @property

@@ -21,6 +21,7 @@ from keras_gpu_watch.samples import GPU_SAMPLE_DTYPE, HOST_SAMPLE_DTYPE, Devices
 THREAD_NAME = "keras-gpu-watch-sampler"
 GPU_SAMPLING = "GPU sampling"
 HOST_SAMPLING = "host sampling"
+SAMPLES = "handing on samples"
 HOST_INTERVAL_SECONDS = 0.5
 """Counters of the host move in steps of 10 ms; read more often they would only show that."""
 
@@ -33,7 +34,7 @@ class Sampler:
         guard: Takes our own failures; GPUs and host go on without each other.
         take: Receives the samples, on the thread.
         note: Takes a sentence for the user, on the thread.
-        ordinals: CUDA ordinals of the GPUs that the framework uses; `None` when it can't be asked.
+        step: Gives the training step under way, to tell when data was lost.
         clock: The monotonic clock.
     """
 
@@ -43,14 +44,14 @@ class Sampler:
         guard: Guard,
         take: Callable[[GpuSamples, HostSamples], None],
         note: Callable[[str], None],
-        ordinals: Sequence[int] | None = None,
+        step: Callable[[], int] | None = None,
         clock: Clock = monotonic,
     ) -> None:
         self._interval_seconds = interval_seconds
         self._guard = guard
         self._take = take
         self._note = note
-        self._ordinals = ordinals
+        self._step = step
         self._clock = clock
         self._gpus: GpuSampler | None = None
         self._host: HostSampler | None = None
@@ -66,19 +67,30 @@ class Sampler:
         devices = self._devices if self._gpus is None else self._gpus.devices
         return dataclasses.replace(devices, host=None if self._host is None else self._host.device)
 
-    def start(self) -> None:
-        """Start the thread. NVML itself is first asked there, because that may take a second."""
+    def start(self, ordinals: Sequence[int] | None = None) -> None:
+        """Start the thread. NVML itself is first asked there, because that may take a second.
+
+        Args:
+            ordinals: CUDA ordinals of the GPUs that the framework uses; `None` when it can't be asked.
+        """
         try:
             binding = load_binding()
         except NvmlError as error:
             self._devices = Devices(status="not sampled", reason=error.reason)
             self._note(f"no GPU is sampled: {error.reason}")
         else:
-            self._gpus = GpuSampler(binding, self._ordinals, self._note, clock=self._clock)
+            self._gpus = GpuSampler(binding, ordinals, self._note, self._step, clock=self._clock)
         with self._guard(HOST_SAMPLING):
             self._host = HostSampler(self._clock)
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The system allows no more threads.
+            self._devices, self._gpus = Devices(status="not sampled", reason=str(error)), None
+            self._note(f"neither GPUs nor host are sampled: {error}")
+        else:
+            self._thread = thread
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
         """End the thread.
@@ -97,8 +109,9 @@ class Sampler:
         due_seconds = self._clock()
         while not self._stopping.is_set():
             gpus, host = self._sample_gpus(), self._sample_host()
-            if (len(gpus) or len(host)) and not self._stopping.is_set():
-                self._take(gpus, host)
+            if (len(gpus) or len(host)) and not self._stopping.is_set() and self._guard.ok(SAMPLES):
+                with self._guard(SAMPLES):
+                    self._take(gpus, host)
             due_seconds = next_due(due_seconds, self._clock(), self._interval_seconds)
             self._stopping.wait(due_seconds - self._clock())
         if self._gpus is not None:

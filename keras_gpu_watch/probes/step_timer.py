@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,16 @@ import numpy as np
 from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.probes.device_values import DeviceWait
+from keras_gpu_watch.probes.train_function import TIMER_ATTRIBUTE, TrainFunction, trace_counter
 from keras_gpu_watch.probes.wait_source import Calls, Waits, WaitSource
 from keras_gpu_watch.records import STEP_DTYPE, StepArray, StepKind
 
 STEP_TIMING = "step timing"
 SHAPES_ATTRIBUTE = "_keras_gpu_watch_shapes"
 """Attribute of a train function: the batch shapes it has met, which XLA has compiled it for."""
-TIMER_ATTRIBUTE = "_keras_gpu_watch_timer"
-"""Attribute of a wrapper: its timer."""
 READ_EVERY_SECONDS = 0.5
 """A run of slow steps is read at least this often, so that what is shown is never older."""
 
-TrainFunction = Callable[[Any], Any]
 SourceChooser = Callable[[Any, int], "WaitSource | None"]
 """From an iterator and `steps_per_execution` to its source of waits; `None` for what is not `fit`'s own iterator."""
 
@@ -133,6 +131,11 @@ class StepTimer:
 
         setattr(timed, TIMER_ATTRIBUTE, self)
         return timed
+
+    @property
+    def step(self) -> int:
+        """Optimizer iteration after the newest step that was read."""
+        return self._step_axis
 
     @property
     def closed(self) -> bool:
@@ -247,52 +250,3 @@ class StepTimer:
         self._step_axis = int(chunk["step"][-1])
         chunk.setflags(write=False)
         return chunk
-
-
-def trace_counter(function: TrainFunction) -> Callable[[], int]:
-    """Counts the tracings of the `tf.function`s behind a train function.
-
-    Keras keeps them in the closure of a plain function; a custom `make_train_function` may put a `tf.function` there
-    itself. Where none is found (`run_eagerly`) the count stays 0.
-
-    Args:
-        function: `model.train_function`.
-    """
-    # Another timer's wrapper may stand between.
-    parts = [part for layer in _layers(function) for part in (layer, *_cells(layer))]
-    counters = [
-        part.experimental_get_tracing_count for part in parts if hasattr(part, "experimental_get_tracing_count")
-    ]
-    if len(counters) == 1:
-        return counters[0]  # type: ignore[no-any-return]
-    return lambda: sum(count() for count in counters)
-
-
-def is_wrapped_by(function: TrainFunction, wrapper: TrainFunction) -> bool:
-    """Whether `wrapper` is `function` or stands somewhere below it."""
-    return any(layer is wrapper for layer in _layers(function))
-
-
-def without_closed_wrappers(function: TrainFunction) -> TrainFunction:
-    """The train function below the wrappers, on top of `function`, of timers that are closed."""
-    while (timer := getattr(function, TIMER_ATTRIBUTE, None)) is not None and timer.closed:
-        function = function.__wrapped__  # type: ignore[attr-defined]
-    return function
-
-
-def _layers(function: Any) -> Iterator[Any]:
-    while function is not None:
-        yield function
-        function = getattr(function, "__wrapped__", None)
-
-
-def _cells(function: Any) -> list[Any]:
-    return [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_gpu_watch.records import EpochSummary, StepArray
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 
 _HEAD_ROWS = 3
 _TAIL_ROWS = 8
@@ -65,6 +66,9 @@ class ConsoleSink:
 
     def steps(self, chunk: StepArray) -> None:
         """Nothing: a line per epoch is enough."""
+
+    def samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        """Nothing: the epoch's line shows their means."""
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
         """Print the epoch's line, and those of its notes that are new."""
@@ -136,7 +140,7 @@ def _epoch_line(epoch: EpochSummary) -> str:
     ]
     share = _percent(main_seconds / epoch.wall_seconds) if epoch.wall_seconds > 0 else "-"
     spent = f"mostly {main}: {_duration(main_seconds)} of {_duration(epoch.wall_seconds)} ({share})"
-    return " | ".join([head, spent, *([", ".join(others)] if others else [])])
+    return " | ".join([head, spent, *([", ".join(others)] if others else []), *_gpu_words(epoch)])
 
 
 def _wait_words(epoch: EpochSummary) -> str:
@@ -146,6 +150,37 @@ def _wait_words(epoch: EpochSummary) -> str:
     estimated = {"input_wait_share", "input_wait_seconds"} & set(epoch.estimated)
     words = f"input wait {'about ' if estimated and share[0] != '<' else ''}{share} of the step"
     return words if epoch.ceiling_speedup is None else f"{words}, ceiling {epoch.ceiling_speedup:.2f}x"
+
+
+def _gpu_words(epoch: EpochSummary) -> list[str]:
+    """How busy the GPUs were; nothing where that was not measured."""
+    means = _gpu_means([epoch])
+    if not means:
+        return []
+    swings = len(epoch.gpus) == 1 and epoch.gpus[0].swings is True
+    return [f"{'GPU' if len(means) == 1 else 'GPUs'} {_busy(means)} busy{' in swings' if swings else ''}"]
+
+
+def _gpu_means(epochs: Sequence[EpochSummary]) -> list[float]:
+    """Mean utilization in percent of each GPU whose utilization was measured, each epoch weighted by its samples."""
+    weighted: dict[int, list[tuple[float, int]]] = {}
+    for epoch in epochs:
+        for gpu in epoch.gpus:
+            if gpu.utilization_percent is not None and gpu.samples:
+                weighted.setdefault(gpu.gpu, []).append((gpu.utilization_percent.mean, gpu.samples))
+    return [
+        sum(mean * samples for mean, samples in gpu) / sum(samples for _, samples in gpu) for gpu in weighted.values()
+    ]
+
+
+def _busy(means: Sequence[float]) -> str:
+    """From the least busy GPU to the busiest one."""
+    if not means:
+        return "-"
+    low, high = min(means), max(means)
+    if f"{low:.0f}" == f"{high:.0f}":
+        return _percent((low + high) / 2e2)
+    return f"{low:.0f}-{high:.0f} %"
 
 
 def _known_parts(epoch: EpochSummary) -> list[tuple[str, float]]:
@@ -184,15 +219,20 @@ def _table(epochs: Sequence[EpochSummary], gap: int) -> Table:
         table.add_column(_HEADERS.get(name, name), justify="right", no_wrap=True)
     table.add_column("wait\nshare", justify="right", no_wrap=True)
     table.add_column("ceiling", justify="right", no_wrap=True)
+    has_gpus = bool(_gpu_means(epochs))
+    if has_gpus:
+        table.add_column("GPU\nbusy", justify="right", no_wrap=True)
     for epoch in _shown(epochs):
         if epoch is None:
-            table.add_row(*["..."] * (len(columns) + 3))
+            table.add_row(*["..."] * len(table.columns))
         else:
             cells = [seconds(epoch) for _, seconds in columns]
-            table.add_row(*_row(str(epoch.epoch + 1), cells, epoch.input_wait_share))
+            row = _row(str(epoch.epoch + 1), cells, epoch.input_wait_share)
+            table.add_row(*row, *([_busy(_gpu_means([epoch]))] if has_gpus else []))
     table.add_section()
     totals = [_total([seconds(epoch) for epoch in epochs], name) for name, seconds in columns]
-    table.add_row(*_row("all", totals, _overall_share(epochs)), style="bold")
+    busy = [_busy(_gpu_means(epochs))] if has_gpus else []
+    table.add_row(*_row("all", totals, _overall_share(epochs)), *busy, style="bold")
     return table
 
 

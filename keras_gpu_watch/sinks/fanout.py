@@ -13,6 +13,7 @@ from contextlib import suppress
 from keras_gpu_watch.clock import monotonic
 from keras_gpu_watch.guard import Guard, logger
 from keras_gpu_watch.records import EpochSummary, StepArray
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks.sink import Sink
 
 THREAD_NAME = "keras-gpu-watch-writer"
@@ -32,7 +33,7 @@ class BackgroundFanout:
         sinks: The sinks, by the name under which a failure is reported.
         guard: Takes the sinks' failures.
         on_tick: Called from the thread about every half second.
-        queue_size: How many calls may wait; steps beyond that are dropped and counted.
+        queue_size: How many calls may wait; steps and samples beyond that are dropped and counted.
         on_write_error: Called with a sentence for the report when a sink met an `OSError`. The first one is also shown
             as a warning: a full disk or a missing permission is the machine's state, not a failure of ours.
     """
@@ -57,6 +58,7 @@ class BackgroundFanout:
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._close_lock = threading.Lock()
+        self._count_lock = threading.Lock()
         self._closing = False
         self._hangs = False
         self._final_json = ""
@@ -76,6 +78,10 @@ class BackgroundFanout:
     def steps(self, chunk: StepArray) -> None:
         """Pass steps on; when the queue is full they are dropped and counted."""
         self._put(lambda sink: sink.steps(chunk), wait_seconds=0.0)
+
+    def samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        """Pass samples on, from whatever thread; when the queue is full they are dropped and counted."""
+        self._put(lambda sink: sink.samples(gpus, host), wait_seconds=0.0)
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
         """Pass an epoch's account on; waits up to 1 s for room in the queue, unless it was full the last time."""
@@ -118,7 +124,9 @@ class BackgroundFanout:
             self._queue.put(job, block=wait_seconds > 0, timeout=wait_seconds)
             self._hangs = False
         except queue.Full:
-            self.dropped += 1
+            # Steps and samples come from two threads.
+            with self._count_lock:
+                self.dropped += 1
             self._hangs = self._hangs or wait_seconds > 0
 
     def _run(self) -> None:

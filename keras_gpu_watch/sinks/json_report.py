@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from keras_gpu_watch.records import EpochSummary, StepArray
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks import storage
 from keras_gpu_watch.tags import REPORT_FILE
 
@@ -28,6 +29,9 @@ class JsonReport:
 
     def steps(self, chunk: StepArray) -> None:
         """Nothing: the report is about epochs."""
+
+    def samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        """Nothing: an epoch's account has their statistics."""
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
         """Write the report so far.

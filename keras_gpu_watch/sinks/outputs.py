@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from keras_gpu_watch.guard import Guard, logger
 from keras_gpu_watch.records import EpochSummary, StepArray, WatchOptions
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks.console import ConsoleSink
 from keras_gpu_watch.sinks.fanout import BackgroundFanout
 from keras_gpu_watch.sinks.sink import Sink
@@ -63,7 +64,7 @@ class Outputs:
 
     @property
     def dropped(self) -> int:
-        """Chunks of steps, or epochs, that were not written because the disk didn't keep up."""
+        """Chunks of steps, samples, or epochs that were not written because the disk didn't keep up."""
         return 0 if self._files is None else self._files.dropped
 
     def open(self, start_step: int, previous: str | None) -> RunFiles:
@@ -102,6 +103,11 @@ class Outputs:
         """Write some steps."""
         if self._files is not None:
             self._files.steps(chunk)
+
+    def samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        """Write some samples; may be called from another thread than the rest."""
+        if self._files is not None:
+            self._files.samples(gpus, host)
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
         """Print and write an epoch."""

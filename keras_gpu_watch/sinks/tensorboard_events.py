@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the scalars that TensorBoard shows: one event file, one event for all scalars of a step."""
+"""Writes the scalars that TensorBoard shows: one event file, one event for all scalars of a step or sample."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -15,8 +17,10 @@ from tensorboard.compat.proto import event_pb2
 
 from keras_gpu_watch import tags
 from keras_gpu_watch.clock import Clock, monotonic, wall, wall_offset
-from keras_gpu_watch.records import EpochSummary, Floats, StepArray
+from keras_gpu_watch.records import Bools, EpochSummary, Floats, StepArray
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks import storage
+from keras_gpu_watch.sinks.sample_points import GPU_COLUMNS, HOST_COLUMNS, SamplePoints
 from keras_gpu_watch.sinks.thinning import Points, StepThinner, WindowThinner
 
 _MS = 1e3
@@ -36,17 +40,26 @@ _EPOCH_SCALES = (
     (tags.EPOCH_FIRST_BATCH, 1.0),
     (tags.EPOCH_EXAMPLES, 1.0),
 )
+# In the order of `HOST_COLUMNS` and `GPU_COLUMNS`.
+_HOST_SCALES = (
+    (tags.HOST_CPU, 1.0),
+    (tags.HOST_PROCESS_CPU, 1.0),
+    (tags.HOST_IOWAIT, 1.0),
+    (tags.HOST_MEMORY, 1.0),
+    (tags.HOST_DISK_READ, 1 / 2**20),
+)
 _FLUSH_SECONDS = 1.0
 # Flushing to an object store uploads the whole file again.
 _REMOTE_FLUSH_SECONDS = 30.0
+_KEPT_EVENTS = 32
 _file_numbers = itertools.count()
 
 
 class TensorBoardEvents:
-    """A sink that writes step, window and epoch scalars into one event file.
+    """A sink that writes the scalars of steps, windows, epochs and samples into one event file.
 
-    The file is created with the first record. Epoch and window scalars are written whatever `update_freq` is: windows
-    are few, and they are what keeps a single stall visible.
+    The file is created with the first record. `update_freq` is about steps only: windows, epochs and samples are few,
+    and windows are what keeps a single stall visible.
 
     Args:
         run_dir: Directory of the run; must exist and have no other writer.
@@ -78,6 +91,8 @@ class TensorBoardEvents:
         self._step_series = _Series(_STEP_SCALES)
         self._window_series = _Series(_WINDOW_SCALES)
         self._epoch_series = _Series(_EPOCH_SCALES)
+        self._sample_points = SamplePoints(start_step)
+        self._sample_series = _Series(_sample_scales(gpus=0))
         self._writer: Any = None
         self._closed = False
         self._flush_seconds = _REMOTE_FLUSH_SECONDS if storage.is_remote(run_dir) else _FLUSH_SECONDS
@@ -95,6 +110,18 @@ class TensorBoardEvents:
         with storage.os_errors():
             self._write(self._step_series, self._step_points.add(chunk))
             self._write(self._window_series, self._window_points.add(chunk))
+            self._write_samples(self._sample_points.add_steps(chunk))
+            if self._is_flush_due():
+                self._flush()
+
+    def samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        """Write the samples whose step is known, and keep the others until it is.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        with storage.os_errors():
+            self._write_samples(self._sample_points.add_samples(gpus, host))
             if self._is_flush_due():
                 self._flush()
 
@@ -116,6 +143,7 @@ class TensorBoardEvents:
         with storage.os_errors():
             self._write(self._window_series, self._window_points.end_epoch())
             self._write(self._epoch_series, point)
+            self._write_samples(self._sample_points.end_epoch())
             # A flush uploads the whole file again to an object store: there it keeps to its interval.
             if not storage.is_remote(self._run_dir) or self._is_flush_due():
                 self._flush()
@@ -135,6 +163,8 @@ class TensorBoardEvents:
         with storage.os_errors():
             self._write(self._step_series, self._step_points.finish())
             self._write(self._window_series, self._window_points.finish())
+            for points in self._sample_points.finish():
+                self._write_samples(points)
             if self._writer is not None:
                 self._writer.close()
 
@@ -143,8 +173,14 @@ class TensorBoardEvents:
             return
         if self._writer is None:
             self._open()
-        walls = points.done_seconds - wall_offset(self._mono, self._wall)
+        walls = points.seconds - wall_offset(self._mono, self._wall)
         series.write(points, walls, self._writer.write)
+
+    def _write_samples(self, points: Points) -> None:
+        columns = points.values.shape[1]
+        if columns > self._sample_series.columns:
+            self._sample_series = _Series(_sample_scales((columns - len(HOST_COLUMNS)) // len(GPU_COLUMNS)))
+        self._write(self._sample_series, points)
 
     def _flush(self) -> None:
         if self._writer is not None:
@@ -173,38 +209,54 @@ def _file_name(run_dir: str, wall_seconds: float) -> str:
     return f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_numbers)}"
 
 
+def _sample_scales(gpus: int) -> list[tuple[tags.Tag, float]]:
+    """Scalars of the columns that `SamplePoints` gives: those of the host, then those of each GPU."""
+    scales = list(_HOST_SCALES)
+    for gpu in range(gpus):
+        scales += [(dataclasses.replace(tag, name=tag.name.replace("<i>", str(gpu))), 1.0) for tag in tags.GPU_TAGS]
+    return scales
+
+
 class _Series:
     """Writes scalars that belong together, one event for each point.
 
     One event is kept and filled anew for each combination of scalars that are present: building one takes ten times as
-    long.
+    long. Eight GPUs that come and go make any number of combinations, so only some events are kept.
     """
 
     def __init__(self, scales: Sequence[tuple[tags.Tag, float]]) -> None:
+        self.columns = len(scales)
         self._names = [tag.name for tag, _ in scales]
         self._scales = np.array([scale for _, scale in scales])
-        self._bits = 1 << np.arange(len(scales))
-        self._events: dict[int, tuple[Any, list[tuple[int, Any]]]] = {}
+        self._events: dict[bytes, tuple[Any, list[tuple[int, Any]]]] = {}
 
     def write(self, points: Points, walls: Floats, write: Callable[[bytes], None]) -> None:
-        present = ~np.isnan(points.values) @ self._bits
-        rows = points.values * self._scales
-        for step, wall_time, row, mask in zip(
-            points.steps.tolist(), walls.tolist(), rows.tolist(), present.tolist(), strict=True
-        ):
-            if not mask:
+        rows = (points.values * self._scales).tolist()
+        masks = _row_bytes(~np.isnan(points.values))
+        for step, wall_time, row, mask in zip(points.steps.tolist(), walls.tolist(), rows, masks, strict=True):
+            event, slots = self._events.get(mask) or self._new_event(mask, row)
+            if not slots:
                 continue
-            event, slots = self._events.get(mask) or self._new_event(mask)
             event.step = step
             event.wall_time = wall_time
             for column, value in slots:
                 value.simple_value = row[column]
             write(event.SerializeToString())
 
-    def _new_event(self, mask: int) -> tuple[Any, list[tuple[int, Any]]]:
+    def _new_event(self, mask: bytes, row: Sequence[float]) -> tuple[Any, list[tuple[int, Any]]]:
         event = event_pb2.Event()
         slots = [
-            (column, event.summary.value.add(tag=name)) for column, name in enumerate(self._names) if mask >> column & 1
+            (column, event.summary.value.add(tag=name))
+            for column, name in enumerate(self._names)
+            if not math.isnan(row[column])
         ]
+        if len(self._events) == _KEPT_EVENTS:
+            del self._events[next(iter(self._events))]
         self._events[mask] = event, slots
         return event, slots
+
+
+def _row_bytes(present: Bools) -> list[bytes]:
+    """Each row as bytes, to look it up by."""
+    bits = np.packbits(present, axis=1)
+    return bits.view(f"V{bits.shape[1]}").ravel().tolist()

@@ -24,78 +24,91 @@ class Points(NamedTuple):
     """Points to write, oldest first."""
 
     steps: NDArray[np.int64]
-    """Optimizer iteration of each point's last step."""
-    done_seconds: Floats
-    """End of that step on the monotonic clock."""
+    """Optimizer iteration of each point: that of the last row that it covers."""
+    seconds: Floats
+    """Time of that row on the monotonic clock; for a step, its end."""
     values: Floats
-    """One row per point, one column per series, in seconds or as a ratio; NaN = not measured, so not to be written."""
+    """One row per point, one column per series; NaN = not measured, so not to be written."""
+
+
+def no_points(columns: int) -> Points:
+    """No point of so many series."""
+    return Points(np.empty(0, np.int64), np.empty(0), np.empty((0, columns)))
 
 
 def _joined(parts: list[Points], columns: int) -> Points:
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return Points(np.empty(0, np.int64), np.empty(0), np.empty((0, columns)))
-    steps, done_seconds, values = zip(*parts, strict=True)
-    return Points(np.concatenate(steps), np.concatenate(done_seconds), np.concatenate(values))
+        return no_points(columns)
+    steps, seconds, values = zip(*parts, strict=True)
+    return Points(np.concatenate(steps), np.concatenate(seconds), np.concatenate(values))
 
 
-class StepThinner:
-    """Step points: input wait, compute, host and total, in this order, each the mean over the point's steps.
+class MeanThinner:
+    """Points that are each the mean over some rows; a value that was not measured (NaN) does not count.
 
-    A point covers one step, or as many as `update_freq` says; after each 8,192 points, twice as many as before.
+    After each `points_per_stride` points, a point covers twice as many rows as before: however long a run is, as many
+    points more are written each time its length doubles.
 
     Args:
-        update_freq: `"batch"`, `"epoch"` (no step points) or a number of steps.
+        columns: Series of the rows.
+        points_per_stride: Points before the stride doubles.
+        stride: Rows of each point at first.
     """
 
-    COLUMNS = 4
-
-    def __init__(self, update_freq: str | int) -> None:
-        self._stride = {"batch": 1, "epoch": 0}[update_freq] if isinstance(update_freq, str) else update_freq
+    def __init__(self, columns: int, points_per_stride: int, stride: int = 1) -> None:
+        self._points_per_stride = points_per_stride
+        self._stride = stride
         self._points = 0
-        # The point under way: how many steps it has, their sums, how many of them were measured, and the last one.
+        # The point under way: how many rows it has, their sums, how many of them were measured, and the last one.
         self._filled = 0
-        self._sums = np.zeros(self.COLUMNS)
-        self._measured = np.zeros(self.COLUMNS)
+        self._sums = np.zeros(columns)
+        self._measured = np.zeros(columns)
         self._last_step = 0
-        self._last_done_seconds = 0.0
+        self._last_seconds = 0.0
 
-    def add(self, chunk: StepArray) -> Points:
-        """Take the next steps.
+    def add(self, rows: Points) -> Points:
+        """Take the next rows.
 
         Args:
-            chunk: Rows of `STEP_DTYPE`, oldest first.
+            rows: Oldest first; they may have columns that those before did not have, on the right.
 
         Returns:
-            The points that these steps complete.
+            The points that these rows complete.
         """
-        if not self._stride or not len(chunk):
-            return _joined([], self.COLUMNS)
-        whole = Points(chunk["step"], chunk["done_seconds"], _step_values(chunk))
-        self._last_step, self._last_done_seconds = int(whole.steps[-1]), float(whole.done_seconds[-1])
+        columns = rows.values.shape[1]
+        if not len(rows.steps):
+            return no_points(columns)
+        self._widen(columns)
+        self._last_step, self._last_seconds = int(rows.steps[-1]), float(rows.seconds[-1])
         parts: list[Points] = []
+        steps, seconds, values = rows
         begin = 0
-        while begin < len(chunk):
-            end = begin + (POINTS_PER_STRIDE - self._points) * self._stride - self._filled
-            steps, done_seconds, values = whole
-            parts.append(self._thin(Points(steps[begin:end], done_seconds[begin:end], values[begin:end])))
+        while begin < len(steps):
+            end = begin + (self._points_per_stride - self._points) * self._stride - self._filled
+            parts.append(self._thin(Points(steps[begin:end], seconds[begin:end], values[begin:end])))
             begin = end
-        return _joined(parts, self.COLUMNS)
+        return _joined(parts, columns)
 
     def finish(self) -> Points:
         """The point under way, as it stands; none if there is none."""
         if not self._filled:
-            return _joined([], self.COLUMNS)
+            return no_points(len(self._sums))
         self._filled = 0
-        steps, done_seconds = np.array([self._last_step]), np.array([self._last_done_seconds])
-        return Points(steps, done_seconds, _mean(self._sums, self._measured)[np.newaxis])
+        steps, seconds = np.array([self._last_step]), np.array([self._last_seconds])
+        return Points(steps, seconds, _mean(self._sums, self._measured)[np.newaxis])
+
+    def _widen(self, columns: int) -> None:
+        more = columns - len(self._sums)
+        if more > 0:
+            self._sums, self._measured = np.pad(self._sums, (0, more)), np.pad(self._measured, (0, more))
 
     def _thin(self, rows: Points) -> Points:
         """Thin rows that are known to fit before the stride changes."""
         thinned = rows if self._stride == 1 else self._averaged(rows)
         self._points += len(thinned.steps)
-        if self._points == POINTS_PER_STRIDE:
+        if self._points == self._points_per_stride:
             self._stride *= 2
             self._points = 0
         return thinned
@@ -114,7 +127,40 @@ class StepThinner:
             self._sums, self._measured = sums[-1], measured[-1]
         lasts = slice(stride - before - 1, None, stride)
         means = _mean(sums[:complete], measured[:complete])
-        return Points(rows.steps[lasts], rows.done_seconds[lasts], means)
+        return Points(rows.steps[lasts], rows.seconds[lasts], means)
+
+
+class StepThinner:
+    """Step points: input wait, compute, host and total in seconds, in this order, each the mean over the point's steps.
+
+    A point covers one step, or as many as `update_freq` says; after each 8,192 points, twice as many as before.
+
+    Args:
+        update_freq: `"batch"`, `"epoch"` (no step points) or a number of steps.
+    """
+
+    COLUMNS = 4
+
+    def __init__(self, update_freq: str | int) -> None:
+        stride = {"batch": 1, "epoch": 0}[update_freq] if isinstance(update_freq, str) else update_freq
+        self._means = MeanThinner(self.COLUMNS, POINTS_PER_STRIDE, stride) if stride else None
+
+    def add(self, chunk: StepArray) -> Points:
+        """Take the next steps.
+
+        Args:
+            chunk: Rows of `STEP_DTYPE`, oldest first.
+
+        Returns:
+            The points that these steps complete.
+        """
+        if self._means is None:
+            return no_points(self.COLUMNS)
+        return self._means.add(Points(chunk["step"], chunk["done_seconds"], _step_values(chunk)))
+
+    def finish(self) -> Points:
+        """The point under way, as it stands; none if there is none."""
+        return no_points(self.COLUMNS) if self._means is None else self._means.finish()
 
 
 def _step_values(chunk: StepArray) -> Floats:
@@ -157,7 +203,7 @@ class WindowThinner:
         """
         table = _window_table(chunk)
         if not len(table):
-            return _joined([], self.COLUMNS)
+            return no_points(self.COLUMNS)
         self._pending.append(table)
         self._pending_steps += len(table)
         parts: list[Points] = []
@@ -179,7 +225,7 @@ class WindowThinner:
 
     def _close_rest(self, at_least_steps: int) -> Points:
         if self._pending_steps < at_least_steps:
-            return _joined([], self.COLUMNS)
+            return no_points(self.COLUMNS)
         return self._close(1, self._pending_steps)
 
     def _close(self, windows: int, length: int) -> Points:

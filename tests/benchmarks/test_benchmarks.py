@@ -13,7 +13,12 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("name", "last_words"), [("overhead", "ratio to no callback"), ("truth", "whichever is larger; missed:")]
+    ("name", "last_words"),
+    [
+        ("overhead", "ratio to no callback"),
+        ("truth", "whichever is larger; missed:"),
+        ("sampler", "CPU of the sampling thread"),
+    ],
 )
 def test_a_benchmark_runs_in_its_short_form_and_prints_its_table(name: str, last_words: str) -> None:
     script = Path(__file__).parent / f"{name}.py"

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -55,16 +57,29 @@ def test_the_files_hold_every_step_and_every_epoch_and_nothing_else(log_dir: str
     assert "tfevents" in events.name
     assert report.name == "report.json"
     run = read_run(run_dir)
-    windows = {tag for tag in run.Tags()["scalars"] if tag.startswith("window/")}
-    assert set(run.Tags()["scalars"]) - windows == STEP_TAGS | EPOCH_TAGS
-    assert windows <= {tag.name for tag in tags.TAGS}
+    written = {re.sub(r"^gpu\d+/", "gpu<i>/", tag) for tag in run.Tags()["scalars"]}
+    assert {tag for tag in written if tag.startswith(("step/", "epoch/"))} == STEP_TAGS | EPOCH_TAGS
+    assert written <= {tag.name for tag in tags.TAGS}
     assert steps_of(run, "step/total_ms") == list(range(1, 2 * BATCHES + 1))
     assert steps_of(run, "epoch/goodput_percent") == [BATCHES, 2 * BATCHES]
     rows = watch.batches()
-    written = [event.value for event in run.Scalars("step/total_ms")]
+    totals = [event.value for event in run.Scalars("step/total_ms")]
     seconds = rows["done_seconds"] - rows["call_seconds"] + np.nan_to_num(rows["host_seconds"])
-    assert written == pytest.approx(1e3 * seconds, rel=1e-5)
+    assert totals == pytest.approx(1e3 * seconds, rel=1e-5)
     assert json.loads(watch.report.to_json()) == read_report(run_dir)
+
+
+def test_samples_lie_on_the_step_axis_beside_the_steps(log_dir: str):
+    slow = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.15))
+    tiny_model().fit(dataset(), epochs=1, verbose=0, callbacks=[GPUWatch(log_dir, console=False), slow])
+    run = read_run(Path(log_dir) / "gpu_watch")
+    ends = {event.step: event.wall_time for event in run.Scalars("step/total_ms")}
+    samples = run.Scalars("host/memory_percent")
+    assert len({event.step for event in samples}) >= 2
+    for event in samples:
+        # Between the end of the step before and its own; after the last step there is only the end of `fit`.
+        assert event.step == BATCHES or event.wall_time <= ends[event.step] + 0.01
+        assert event.step == 1 or event.wall_time >= ends[event.step - 1] - 0.01
 
 
 def test_update_freq_epoch_writes_no_step(log_dir: str):
@@ -184,7 +199,7 @@ def test_a_log_directory_that_is_a_file_is_one_warning_and_training_goes_on(log_
     assert [epoch.batches for epoch in watch.report.epochs] == [BATCHES, BATCHES]
     assert watch.report.info is not None
     assert watch.report.info.run_dir is None
-    assert ["can't be used as log_dir" in note for note in watch.report.notes] == [True]
+    assert sum("can't be used as log_dir" in note for note in watch.report.notes) == 1
     assert Path(log_dir).read_text() == "mine"
     # The account is still printed.
     assert "GPU Watch epoch 2" in capfd.readouterr().out

@@ -7,16 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainings import tiny_model
 
 from keras_gpu_watch.guard import Guard
-from keras_gpu_watch.probes.step_timer import (
-    STEP_TIMING,
-    StepTimer,
-    is_wrapped_by,
-    trace_counter,
-    without_closed_wrappers,
-)
+from keras_gpu_watch.probes.step_timer import STEP_TIMING, StepTimer
 from keras_gpu_watch.probes.wait_source import Calls, Waits
 from keras_gpu_watch.records import StepArray, StepKind
 
@@ -295,59 +288,6 @@ def test_a_step_that_traced_is_a_compile_step() -> None:
     # Of several shapes the third one is traced with its dimension left open.
     assert kinds[:3] == [StepKind.COMPILE, StepKind.STEADY, StepKind.COMPILE]
     assert kinds[4] == StepKind.STEADY
-
-
-def test_tracings_are_counted_in_what_keras_makes() -> None:
-    model = tiny_model()
-    model.make_train_function()
-    function = model.train_function
-    count = trace_counter(function)
-    assert count() == 0
-    values = np.zeros((8, 1), np.float32)
-    iterator = iter(tf.data.Dataset.from_tensor_slices((values, values)).batch(4))
-    function(iterator)
-    assert count() >= 1
-    before = count()
-    function(iterator)
-    assert count() == before
-
-
-def test_without_a_traced_function_the_count_stays_zero() -> None:
-    model = tiny_model(run_eagerly=True)
-    model.make_train_function()
-    values = np.zeros((8, 1), np.float32)
-    model.train_function(iter(tf.data.Dataset.from_tensor_slices((values, values)).batch(4)))
-    assert trace_counter(model.train_function)() == 0
-
-
-def test_a_function_without_a_closure_or_with_an_empty_cell_is_counted_as_zero() -> None:
-    def outer() -> Any:
-        def inner(iterator: Any) -> Any:
-            return later
-
-        if trace_counter(inner)() == 0:
-            later = 1
-        return later
-
-    assert outer() == 1
-    assert trace_counter(len)() == 0
-
-
-def test_wrappers_are_told_apart_and_closed_ones_taken_off() -> None:
-    first, second = Bench(), Bench()
-
-    def own(iterator: Any) -> Any:
-        return {}
-
-    below = first.timer.wrap(own)
-    above = second.timer.wrap(below)
-    assert is_wrapped_by(above, below)
-    assert not is_wrapped_by(below, above)
-    first.timer.close()
-    assert without_closed_wrappers(above) is above
-    assert without_closed_wrappers(below) is own
-    second.timer.close()
-    assert without_closed_wrappers(above) is own
 
 
 def test_reading_is_counted_as_our_own_time() -> None:

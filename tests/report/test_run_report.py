@@ -9,24 +9,52 @@ import pytest
 
 from keras_gpu_watch import __version__
 from keras_gpu_watch.records import EpochSummary, RunInfo
-from keras_gpu_watch.report.run_report import EPOCHS_IN_JSON, RunReport, report_from_json
+from keras_gpu_watch.report.run_report import EPOCHS_IN_JSON, GPUS_LEFT_OUT, RunReport, report_from_json
+from keras_gpu_watch.samples import Devices, Distribution, GpuDevice, GpuSummary, HostDevice, HostSummary
 from keras_gpu_watch.tags import SCHEMA_VERSION
 
 
 def make_epoch(number: int = 0, **changes: Any) -> EpochSummary:
     fields: dict[str, Any] = {field.name: 0.5 for field in dataclasses.fields(EpochSummary)}
-    fields.update(epoch=number, steps=10, batches=10, estimated=("goodput",), notes=("a note",), **changes)
-    return EpochSummary(**fields)
+    fields.update(epoch=number, steps=10, batches=10, estimated=("goodput",), notes=("a note",), gpus=(), host=None)
+    return EpochSummary(**{**fields, **changes})
+
+
+def make_gpu(gpu: int = 0, value: float = 0.5, **changes: Any) -> GpuSummary:
+    """A GPU that gives everything."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(GpuSummary):
+        is_distribution = "Distribution" in str(field.type)
+        fields[field.name] = Distribution(value, 2 * value, 3 * value, 4 * value) if is_distribution else value
+    return GpuSummary(**{**fields, "gpu": gpu, "samples": 1234, "swings": True, **changes})
+
+
+HOST = HostSummary(samples=9, cpu_percent=Distribution(40.0, 10.0, 45.0, 90.0), process_memory_max_bytes=1.5e9)
+DEVICES = Devices(
+    status="lost",
+    reason="the GPU is lost",
+    identity="by UUID",
+    driver_version="550.1",
+    gpus=(
+        GpuDevice(name="A card", uuid="GPU-1", unavailable=(("energy_joules", "not supported"),)),
+        GpuDevice(name="B"),
+    ),
+    host=HostDevice(usable_cores=1.5, unavailable=(("iowait_percent", "not on this system"), ("memory", "why"))),
+)
 
 
 INFO = RunInfo(run_dir="logs/gpu_watch", start_step=40, steps_per_execution=1, resumed=True)
 FULL = RunReport(
     status="finished",
     info=INFO,
-    epochs=(make_epoch(0), make_epoch(1, validation_seconds=None, input_wait_seconds=None)),
+    epochs=(
+        make_epoch(0, gpus=(make_gpu(0), make_gpu(1, power_watts=None, swings=None)), host=HOST),
+        make_epoch(1, validation_seconds=None, input_wait_seconds=None),
+    ),
     startup_seconds=0.25,
     wall_seconds=9.5,
     records_dropped=3,
+    devices=DEVICES,
     notes=("one", "two"),
 )
 
@@ -41,7 +69,9 @@ def test_the_json_form_says_everything():
     assert (data["startup_seconds"], data["wall_seconds"], data["records_dropped"]) == (0.25, 9.5, 3)
     assert data["notes"] == ["one", "two"]
     assert data["epochs_total"] == 2
-    assert data["epochs"][0] == {**dataclasses.asdict(FULL.epochs[0]), "estimated": ["goodput"], "notes": ["a note"]}
+    assert data["epochs"] == json.loads(json.dumps([dataclasses.asdict(epoch) for epoch in FULL.epochs]))
+    assert data["devices"] == json.loads(json.dumps(dataclasses.asdict(DEVICES)))
+    assert {field.name for field in dataclasses.fields(RunReport)} <= set(data)
 
 
 def test_what_is_not_measured_is_null_and_a_measured_zero_is_zero():
@@ -61,8 +91,25 @@ def test_an_empty_report_is_json_too():
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_does_not_know_is_refused(number: float):
-    with pytest.raises(ValueError, match="JSON compliant"):
-        RunReport(epochs=(make_epoch(goodput=number),)).to_json()
+    for changes in (
+        {"goodput": number},
+        {"gpus": (make_gpu(value=number),)},
+        {"host": HostSummary(memory_max_percent=number)},
+    ):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            RunReport(epochs=(make_epoch(**changes),)).to_json()
+
+
+def test_what_comes_from_samples_is_rounded_and_times_are_not():
+    epoch = make_epoch(
+        goodput=1 / 3, gpus=(make_gpu(value=200 / 3),), host=HostSummary(process_memory_max_bytes=123456789.0)
+    )
+    (data,) = json.loads(RunReport(epochs=(epoch,)).to_json())["epochs"]
+    assert data["goodput"] == 1 / 3
+    assert data["gpus"][0]["energy_joules"] == 66.667
+    assert data["gpus"][0]["power_watts"] == {"mean": 66.667, "p5": 133.33, "p50": 200.0, "p95": 266.67}
+    assert data["gpus"][0]["samples"] == 1234
+    assert data["host"]["process_memory_max_bytes"] == 123460000.0
 
 
 def test_epochs_and_times_survive_the_way_through_json():
@@ -70,6 +117,19 @@ def test_epochs_and_times_survive_the_way_through_json():
     assert read.epochs == FULL.epochs
     assert read.info == FULL.info
     assert read.startup_seconds == 0.25
+    assert read.devices == FULL.devices
+
+
+def test_a_report_from_before_devices_were_sampled_is_read():
+    data = json.loads(FULL.to_json())
+    del data["devices"]
+    for epoch in data["epochs"]:
+        for name in ("gpus", "host", "examples"):
+            del epoch[name]
+    read = report_from_json(json.dumps(data), step=10**9)
+    assert read.devices == Devices()
+    plain = [dataclasses.replace(epoch, gpus=(), host=None, examples=None) for epoch in FULL.epochs]
+    assert list(read.epochs) == plain
 
 
 def test_a_continued_report_ends_at_the_checkpoint_and_its_times_add_up():
@@ -96,18 +156,74 @@ def test_a_run_of_exactly_the_limit_is_kept_whole():
     assert [epoch["epoch"] for epoch in json.loads(report.to_json())["epochs"]] == list(range(EPOCHS_IN_JSON))
 
 
+def test_a_long_run_on_eight_gpus_keeps_the_statistics_of_its_first_and_its_newest_epochs_in_under_5_mb():
+    gpus = tuple(make_gpu(number, value=100 / 3) for number in range(8))
+    host = dataclasses.replace(HOST, cpu_percent=Distribution(100 / 3, 100 / 7, 100 / 9, 100 / 11))
+    report = RunReport(epochs=tuple(make_epoch(number, gpus=gpus, host=host) for number in range(EPOCHS_IN_JSON)))
+    text = report.to_json()
+    assert len(text) < 5e6
+    epochs = json.loads(text)["epochs"]
+    assert [epoch["epoch"] for epoch in epochs] == list(range(EPOCHS_IN_JSON))
+    detailed = [epoch["epoch"] for epoch in epochs if epoch["gpus"]]
+    assert detailed == [*range(20), *range(EPOCHS_IN_JSON - 180, EPOCHS_IN_JSON)]
+    assert all((GPUS_LEFT_OUT in epoch["notes"]) != bool(epoch["gpus"]) for epoch in epochs)
+    assert all(epoch["host"] for epoch in epochs)
+    # An epoch whose GPUs were kept loses them when it is no longer among the newest.
+    longer = dataclasses.replace(report, epochs=(*report.epochs[:900], make_epoch(901, gpus=gpus)))
+    kept = {epoch["epoch"] for epoch in json.loads(longer.to_json())["epochs"] if epoch["gpus"]}
+    assert kept == {*range(20), *range(721, 900), 901}
+
+
+def test_an_epoch_without_gpus_does_not_say_that_they_are_left_out():
+    epochs = [make_epoch(number, gpus=(make_gpu(),) * 8 if number % 2 else ()) for number in range(600)]
+    for epoch in json.loads(RunReport(epochs=tuple(epochs)).to_json())["epochs"]:
+        assert epoch["epoch"] % 2 or epoch["notes"] == ["a note"]
+
+
+def test_two_epochs_of_one_number_are_told_apart():
+    # `fit` twice with one callback: both count from 0.
+    first, second = make_epoch(0, gpus=(make_gpu(value=1.0),)), make_epoch(0, gpus=(make_gpu(value=2.0),))
+    data = json.loads(RunReport(epochs=(first, second)).to_json())
+    assert [epoch["gpus"][0]["energy_joules"] for epoch in data["epochs"]] == [1.0, 2.0]
+
+
 def _other_schema() -> str:
     return json.dumps({**json.loads(FULL.to_json()), "schema_version": SCHEMA_VERSION + 1})
 
 
-def _unknown_field() -> str:
+def _with(change: Any, *path: Any) -> str:
+    """The full report with something else at one place."""
     data = json.loads(FULL.to_json())
-    data["epochs"][0]["surprise"] = 1
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = change
     return json.dumps(data)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", "null", '{"schema_version": 1}', _other_schema(), _unknown_field()]
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "null",
+        '{"schema_version": 1}',
+        _other_schema(),
+        _with(1, "epochs", 0, "surprise"),
+        _with(1, "epochs", 0, "gpus", 0, "surprise"),
+        _with(1, "epochs", 0, "gpus", 0, "power_watts", "surprise"),
+        _with(1, "epochs", 0, "host", "surprise"),
+        _with(1, "devices", "surprise"),
+        _with(1, "devices", "gpus", 0, "surprise"),
+        _with(1, "devices", "host", "surprise"),
+        _with([], "epochs", 0),
+        _with([[]], "epochs", 0, "gpus"),
+        _with(5, "epochs", 0, "gpus"),
+        _with([], "devices"),
+        _with([["energy_joules"]], "devices", "gpus", 0, "unavailable"),
+    ],
 )
 def test_what_is_not_a_report_of_this_schema_counts_as_empty(text: str):
     assert report_from_json(text, step=10**9) == RunReport()

@@ -9,6 +9,14 @@ import numpy as np
 import pytest
 
 from keras_gpu_watch.records import STEP_DTYPE, EpochSummary, StepArray, StepKind
+from keras_gpu_watch.samples import (
+    GPU_FIELDS,
+    GPU_SAMPLE_DTYPE,
+    HOST_FIELDS,
+    HOST_SAMPLE_DTYPE,
+    GpuSamples,
+    HostSamples,
+)
 
 
 def _steps(
@@ -60,6 +68,39 @@ def _epoch(epoch: int = 0, **changes: object) -> EpochSummary:
         "sources_disagreement_seconds": None,
     }
     return EpochSummary(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def _gpu_samples(times: object, gpus: int = 1, **readings: object) -> GpuSamples:
+    seconds = np.atleast_1d(np.asarray(times, dtype=np.float64))
+    rows = np.zeros(len(seconds) * gpus, GPU_SAMPLE_DTYPE)
+    rows["gpu"] = np.tile(np.arange(gpus), len(seconds))
+    # One is read after the other.
+    rows["seconds"] = np.repeat(seconds, gpus) + 1e-4 * rows["gpu"]
+    for number, field in enumerate(GPU_FIELDS):
+        rows[field] = readings.get(field, 10.0 + number)
+    return rows
+
+
+def _host_samples(times: object, **readings: object) -> HostSamples:
+    seconds = np.atleast_1d(np.asarray(times, dtype=np.float64))
+    rows = np.zeros(len(seconds), HOST_SAMPLE_DTYPE)
+    # The host is read after the GPUs.
+    rows["seconds"] = seconds + 2e-3 if len(seconds) else seconds
+    for number, field in enumerate(HOST_FIELDS):
+        rows[field] = readings.get(field, 1.0 + number)
+    return rows
+
+
+@pytest.fixture
+def make_gpu_samples() -> Callable[..., GpuSamples]:
+    """Samples of `gpus` GPUs at the given times, in seconds; a reading may be one value or one for each row."""
+    return _gpu_samples
+
+
+@pytest.fixture
+def make_host_samples() -> Callable[..., HostSamples]:
+    """Samples of the host at the given times, in seconds."""
+    return _host_samples
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from keras_gpu_watch.records import EpochSummary
+from keras_gpu_watch.samples import Distribution, GpuSummary
 from keras_gpu_watch.sinks.console import ConsoleSink
 
 MakeEpoch = Callable[..., EpochSummary]
@@ -204,3 +205,87 @@ def test_closing_twice_prints_one_table_and_closing_without_epochs_prints_none(
     sink.close("{}")
     sink.close("{}")
     assert capsys.readouterr().out.count("seconds per epoch") == 1
+
+
+def _gpu(gpu: int = 0, mean: float | None = 43.0, samples: int = 20, swings: bool | None = None) -> GpuSummary:
+    utilization = None if mean is None else Distribution(mean=mean, p5=0.0, p50=mean, p95=100.0)
+    return GpuSummary(gpu=gpu, samples=samples, utilization_percent=utilization, swings=swings)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ((_gpu(swings=False),), "GPU 43 % busy"),
+        ((_gpu(swings=None),), "GPU 43 % busy"),
+        ((_gpu(swings=True),), "GPU 43 % busy in swings"),
+        ((_gpu(mean=0.0),), "GPU 0 % busy"),
+        ((_gpu(mean=0.02),), "GPU <0.1 % busy"),
+        ((_gpu(0, 98.2), _gpu(1, 12.4, swings=True), _gpu(2, 40.0)), "GPUs 12-98 % busy"),
+        ((_gpu(0, 98.2), _gpu(1, 98.4)), "GPUs 98 % busy"),
+        ((_gpu(0, None), _gpu(1, 12.4)), "GPU 12 % busy"),
+    ],
+)
+def test_an_epochs_line_ends_in_how_busy_the_gpus_were(
+    make_epoch: MakeEpoch, capsys: Capture, gpus: tuple[GpuSummary, ...], words: str
+) -> None:
+    ConsoleSink().epoch(make_epoch(gpus=gpus), "{}")
+    assert capsys.readouterr().out.endswith(f"epoch end 0.19 s | {words}\n")
+
+
+@pytest.mark.parametrize("gpus", [(), (_gpu(mean=None),), (_gpu(samples=0),)])
+def test_gpus_whose_use_was_not_measured_are_not_mentioned(
+    make_epoch: MakeEpoch, capsys: Capture, gpus: tuple[GpuSummary, ...]
+) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(gpus=gpus), "{}")
+    sink.close("{}")
+    out = capsys.readouterr().out
+    assert "busy" not in out
+    assert "epoch end 0.19 s\n" in out
+
+
+def test_the_table_shows_gpu_use_with_each_epoch_weighted_by_its_samples(
+    make_epoch: MakeEpoch, capsys: Capture
+) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0, gpus=(_gpu(mean=20.0, samples=30),)), "{}")
+    sink.epoch(make_epoch(1), "{}")
+    sink.epoch(make_epoch(2, gpus=(_gpu(mean=60.0, samples=10),)), "{}")
+    capsys.readouterr()
+    sink.close("{}")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[-2:] for row in rows if row[:1] in (["1"], ["3"], ["all"])] == [["20", "%"], ["60", "%"], ["30", "%"]]
+    assert [row[-2:] for row in rows if row[:1] == ["2"]] == [["1.72x", "-"]]
+    assert [row[-1] for row in rows if row[:1] == ["epoch"]] == ["busy"]
+
+
+def test_the_table_of_several_gpus_goes_from_the_least_busy_to_the_busiest(
+    make_epoch: MakeEpoch, capsys: Capture
+) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0, gpus=(_gpu(0, 20.0), _gpu(1, 90.0))), "{}")
+    sink.epoch(make_epoch(1, gpus=(_gpu(0, 40.0), _gpu(1, 10.0))), "{}")
+    capsys.readouterr()
+    sink.close("{}")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    busy = {row[0]: row[-2] for row in rows if row[:1] in (["1"], ["2"], ["all"])}
+    assert busy == {"1": "20-90", "2": "10-40", "all": "30-50"}
+
+
+@pytest.mark.parametrize(("columns", "longest"), [("80", 80), ("100", 100)])
+def test_the_table_with_gpus_fits_a_usual_terminal(
+    make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch, columns: str, longest: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    sink = ConsoleSink()
+    gpus = (_gpu(0, 12.0), _gpu(1, 98.0))
+    sink.epoch(make_epoch(0, gpus=gpus, validation_seconds=12.5, compile_seconds=99.0, wall_seconds=1234.5), "{}")
+    line = terminal.getvalue()
+    sink.close("{}")
+    table = terminal.getvalue()[len(line) :]
+    assert max(len(row) for row in table.splitlines() if "\x1b" not in row) <= longest
+    assert "12-98 %" in table
+    assert "\N{HORIZONTAL ELLIPSIS}" not in table

@@ -12,12 +12,15 @@ import pytest
 
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.records import EpochSummary, StepArray
+from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks import fanout as fanout_module
 from keras_gpu_watch.sinks.fanout import THREAD_NAME, BackgroundFanout
 from keras_gpu_watch.sinks.sink import Sink
 
 MakeSteps = Callable[..., StepArray]
 MakeEpoch = Callable[..., EpochSummary]
+MakeGpus = Callable[..., GpuSamples]
+MakeHost = Callable[..., HostSamples]
 
 
 class Recording:
@@ -41,6 +44,9 @@ class Recording:
 
     def steps(self, chunk: StepArray) -> None:
         self._note(int(chunk["step"][0]))
+
+    def samples(self, gpus: GpuSamples, host: HostSamples) -> None:
+        self._note(("samples", len(gpus), len(host)))
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
         self._note(("epoch", summary.epoch, report_json))
@@ -80,7 +86,7 @@ def make() -> Iterator[Made]:
 
 
 def test_everything_arrives_in_order_at_each_sink_from_the_writer_thread(
-    make: Made, make_steps: MakeSteps, make_epoch: MakeEpoch
+    make: Made, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost, make_epoch: MakeEpoch
 ) -> None:
     first, second = Recording(), Recording()
     fanout = make(first=first, second=second)
@@ -88,10 +94,11 @@ def test_everything_arrives_in_order_at_each_sink_from_the_writer_thread(
     fanout.start()
     for step in (1, 2):
         fanout.steps(make_steps(1, first_step=step))
+    fanout.samples(make_gpu_samples(1.0, gpus=3), make_host_samples(1.0))
     fanout.epoch(make_epoch(7), "so far")
     fanout.close("final")
     for sink in (first, second):
-        assert sink.calls == [1, 2, ("epoch", 7, "so far"), ("close", "final")]
+        assert sink.calls == [1, 2, ("samples", 3, 1), ("epoch", 7, "so far"), ("close", "final")]
         assert sink.threads == {THREAD_NAME}
     assert fanout.dropped == 0
 
@@ -119,8 +126,8 @@ def test_a_disk_that_hangs_is_waited_for_once(
     assert fanout.dropped == 4
 
 
-def test_steps_are_dropped_and_counted_when_the_queue_is_full_and_an_epoch_waits_for_room(
-    make: Made, make_steps: MakeSteps, make_epoch: MakeEpoch
+def test_steps_and_samples_are_dropped_and_counted_when_the_queue_is_full_and_an_epoch_waits_for_room(
+    make: Made, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost, make_epoch: MakeEpoch
 ) -> None:
     sink = Recording()
     sink.gate.clear()
@@ -130,14 +137,15 @@ def test_steps_are_dropped_and_counted_when_the_queue_is_full_and_an_epoch_waits
     assert sink.entered.wait(5)
     for step in (2, 3, 4, 5):
         fanout.steps(make_steps(1, first_step=step))
-    assert fanout.dropped == 2
+    fanout.samples(make_gpu_samples(1.0), make_host_samples(1.0))
+    assert fanout.dropped == 3
     opener = threading.Timer(0.1, sink.gate.set)
     opener.start()
     fanout.epoch(make_epoch(0), "")
     fanout.close("")
     opener.join()
     assert sink.calls == [1, 2, 3, ("epoch", 0, ""), ("close", "")]
-    assert fanout.dropped == 2
+    assert fanout.dropped == 3
 
 
 def test_closing_passes_on_what_is_queued_even_when_the_queue_is_full(make: Made, make_steps: MakeSteps) -> None:
@@ -308,13 +316,16 @@ def test_it_can_be_closed_from_its_own_thread(make: Made) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_neither_writes_nor_waits(make: Made, make_steps: MakeSteps, make_epoch: MakeEpoch) -> None:
+def test_a_forked_child_neither_writes_nor_waits(
+    make: Made, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost, make_epoch: MakeEpoch
+) -> None:
     sink = Recording()
     fanout = make(sink=sink, queue_size=1)
     fanout.start()
     child = os.fork()
     if child == 0:
         fanout.steps(make_steps(1))
+        fanout.samples(make_gpu_samples(1.0), make_host_samples(1.0))
         fanout.epoch(make_epoch(), "")
         fanout.epoch(make_epoch(), "")
         fanout.close("child")

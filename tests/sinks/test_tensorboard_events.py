@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,15 +13,19 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.compat.proto import event_pb2
 from tensorboard.context import RequestContext
 from tensorboard.plugins.scalar.metadata import PLUGIN_NAME
 
 from keras_gpu_watch.records import EpochSummary, StepArray
+from keras_gpu_watch.samples import GPU_FIELDS, GpuSamples, HostSamples
 from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
-from keras_gpu_watch.tags import TAGS
+from keras_gpu_watch.tags import GPU_TAGS, TAGS
 
 MakeSteps = Callable[..., StepArray]
 MakeEpoch = Callable[..., EpochSummary]
+MakeGpus = Callable[..., GpuSamples]
+MakeHost = Callable[..., HostSamples]
 
 
 def _scalars(log_dir: Path) -> dict[str, list[tuple[int, float, float]]]:
@@ -42,13 +49,21 @@ def run_dir(tmp_path: Path) -> str:
 
 
 def test_tensorboard_shows_every_tag_and_no_other(
-    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_epoch: MakeEpoch
+    tmp_path: Path,
+    run_dir: str,
+    make_steps: MakeSteps,
+    make_gpu_samples: MakeGpus,
+    make_host_samples: MakeHost,
+    make_epoch: MakeEpoch,
 ) -> None:
     sink = TensorBoardEvents(run_dir, "batch", start_step=0, resumed=False)
+    sink.samples(make_gpu_samples(0.1, gpus=2), make_host_samples(0.1))
     sink.steps(make_steps(20))
     sink.epoch(make_epoch(), "{}")
     sink.close("{}")
-    assert set(_scalars(tmp_path)) == {tag.name for tag in TAGS}
+    of_one_gpu = {tag.name for tag in GPU_TAGS}
+    of_both = {tag.name.replace("<i>", number) for tag in GPU_TAGS for number in "01"}
+    assert set(_scalars(tmp_path)) == {tag.name for tag in TAGS} - of_one_gpu | of_both
 
 
 def test_values_arrive_in_the_units_of_their_tags(
@@ -98,6 +113,163 @@ def test_a_point_carries_the_wall_clock_time_of_its_steps_end(
     sink.steps(make_steps(1, start=40.0))
     sink.close("{}")
     assert _scalars(tmp_path)["step/total_ms"][0][1] == pytest.approx(1_700_000_000.0 - 10.0 + 0.01)
+
+
+def test_readings_of_the_devices_arrive_in_the_units_of_their_tags(
+    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost
+) -> None:
+    gpu = {
+        "utilization_percent": 1.0,
+        "memory_used_percent": 2.0,
+        "power_watts": 3.0,
+        "temperature_celsius": 4.0,
+        "sm_clock_mhz": 5.0,
+        "sm_activity_percent": 6.0,
+        "tensor_activity_percent": 7.0,
+        "dram_activity_percent": 8.0,
+    }
+    host = {"cpu_percent": 9.0, "process_cpu_percent": 10.0, "iowait_percent": 11.0, "memory_percent": 12.0}
+    sink = TensorBoardEvents(run_dir, "epoch", start_step=0, resumed=False)
+    second = {name: [value, value + 100.0] for name, value in gpu.items()}
+    sink.samples(
+        make_gpu_samples(0.005, gpus=2, **second),
+        make_host_samples(0.005, disk_read_bytes_per_second=13.0 * 2**20, **host),
+    )
+    sink.steps(make_steps(1))
+    sink.close("{}")
+    expected = {
+        **{f"gpu0/{name}": value for name, value in gpu.items()},
+        **{f"gpu1/{name}": value + 100.0 for name, value in gpu.items()},
+        **{f"host/{name}": value for name, value in host.items()},
+        "host/disk_read_mib_per_second": 13.0,
+    }
+    shown = {tag: data for tag, data in _scalars(tmp_path).items() if not tag.startswith("window/")}
+    assert {tag: [value for _, _, value in data] for tag, data in shown.items()} == {
+        tag: [value] for tag, value in expected.items()
+    }
+
+
+def test_samples_lie_on_the_step_axis_at_their_own_wall_clock_time(
+    tmp_path: Path,
+    run_dir: str,
+    make_steps: MakeSteps,
+    make_gpu_samples: MakeGpus,
+    make_host_samples: MakeHost,
+    make_epoch: MakeEpoch,
+) -> None:
+    sink = TensorBoardEvents(
+        run_dir, "batch", start_step=100, resumed=False, mono=lambda: 50.0, wall_clock=lambda: 1_700_000_000.0
+    )
+    # Step 101 ends at 41 s, step 102 at 42 s and so on.
+    for time in (40.5, 42.25, 42.75):
+        sink.samples(make_gpu_samples(time, utilization_percent=time), make_host_samples([]))
+    sink.steps(make_steps(4, first_step=101, wait=0.5, compute=0.5, host=0.0, start=40.0))
+    # Validation, then an epoch of one step.
+    sink.samples(make_gpu_samples(60.0, utilization_percent=60.0), make_host_samples([]))
+    sink.epoch(make_epoch(), "{}")
+    sink.steps(make_steps(1, first_step=105, start=61.0))
+    sink.samples(make_gpu_samples(70.0, utilization_percent=70.0), make_host_samples([]))
+    sink.close("{}")
+    shown = _scalars(tmp_path)["gpu0/utilization_percent"]
+    pairs = [(step, value) for step, _, value in shown]
+    assert pairs == [(101, 40.5), (103, 42.25), (103, 42.75), (104, 60.0), (105, 70.0)]
+    assert [wall for _, wall, _ in shown] == pytest.approx([1_699_999_950.0 + value for _, _, value in shown])
+
+
+def test_a_reading_that_is_missing_is_a_gap_and_a_reading_of_zero_is_written(
+    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost
+) -> None:
+    sink = TensorBoardEvents(run_dir, "batch", start_step=0, resumed=False)
+    busy = [50.0, 60.0, 0.0, np.nan, np.nan, np.nan, 51.0, 61.0]
+    gpus = make_gpu_samples([0.005, 0.015, 0.025, 0.035], gpus=2, utilization_percent=busy, sm_activity_percent=np.nan)
+    # GPU 1 is lost for two samples; GPU 0 answers, but for one sample without its utilization.
+    sink.samples(gpus[[0, 1, 2, 4, 6, 7]], make_host_samples([]))
+    sink.steps(make_steps(4))
+    sink.close("{}")
+    shown = {tag: [(step, value) for step, _, value in data] for tag, data in _scalars(tmp_path).items()}
+    assert shown["gpu0/utilization_percent"] == [(1, 50.0), (2, 0.0), (4, 51.0)]
+    assert shown["gpu1/utilization_percent"] == [(1, 60.0), (4, 61.0)]
+    assert [step for step, _ in shown["gpu0/power_watts"]] == [1, 2, 3, 4]
+    assert [step for step, _ in shown["gpu1/power_watts"]] == [1, 4]
+    assert not [tag for tag in shown if tag.endswith("sm_activity_percent") or tag.startswith("host/")]
+
+
+def test_gpus_that_come_and_go_in_any_combination_keep_their_values_and_few_events_are_kept(
+    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost
+) -> None:
+    sink = TensorBoardEvents(run_dir, "epoch", start_step=0, resumed=False)
+    sink.steps(make_steps(300))
+    watts = np.random.rand(300, 8) * 100
+    watts[np.random.rand(300, 8) < 0.5] = np.nan
+    for step in range(300):
+        sink.samples(make_gpu_samples(0.01 * step + 0.005, gpus=8, power_watts=watts[step]), make_host_samples([]))
+    sink.close("{}")
+    shown = _scalars(tmp_path)
+    for gpu in range(8):
+        (present,) = np.nonzero(~np.isnan(watts[:, gpu]))
+        data = shown[f"gpu{gpu}/power_watts"]
+        assert [step for step, _, _ in data] == (present + 1).tolist()
+        assert [value for _, _, value in data] == pytest.approx(watts[present, gpu].tolist())
+    # An event of 8 GPUs holds 10 kB: there is no other way to see that they don't pile up.
+    assert len(sink._sample_series._events) <= 32
+
+
+def test_samples_become_visible_in_a_validation_that_is_longer_than_they_are_held(
+    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost
+) -> None:
+    now = 100.0
+    sink = TensorBoardEvents(run_dir, "batch", start_step=0, resumed=False, mono=lambda: now)
+    sink.steps(make_steps(1, start=now))
+    for _ in range(100):
+        now += 0.5
+        sink.samples(make_gpu_samples(now), make_host_samples([]))
+    assert len(_scalars(tmp_path)["gpu0/utilization_percent"]) >= 60
+    sink.close("{}")
+    assert len(_scalars(tmp_path)["gpu0/utilization_percent"]) == 100
+
+
+def test_one_sample_of_all_devices_is_one_event_and_one_without_a_reading_is_none(
+    run_dir: str, make_gpu_samples: MakeGpus, make_host_samples: MakeHost
+) -> None:
+    sink = TensorBoardEvents(run_dir, "batch", start_step=0, resumed=False)
+    for time in (0.5, 1.0, 1.5):
+        sink.samples(make_gpu_samples(time, gpus=8), make_host_samples(time))
+    sink.samples(make_gpu_samples(2.0, gpus=8, **dict.fromkeys(GPU_FIELDS, np.nan)), make_host_samples([]))
+    sink.close("{}")
+    (name,) = os.listdir(run_dir)
+    # The format's version, the session's start, and the samples.
+    assert len(list(tf.compat.v1.io.tf_record_iterator(os.path.join(run_dir, name)))) == 2 + 3
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from keras_gpu_watch.records import STEP_DTYPE
+from keras_gpu_watch.samples import GPU_SAMPLE_DTYPE, HOST_SAMPLE_DTYPE
+from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
+
+now = 0.0
+sink = TensorBoardEvents(sys.argv[1], "batch", start_step=0, resumed=False, mono=lambda: now)
+for number in range(1, 201):
+    now = 0.1 * number
+    gpus = np.zeros(8, GPU_SAMPLE_DTYPE)
+    gpus["seconds"], gpus["gpu"], gpus["power_watts"] = now - 0.05, np.arange(8), number
+    sink.samples(gpus, np.zeros(0, HOST_SAMPLE_DTYPE))
+    step = np.zeros(1, STEP_DTYPE)
+    step["step"], step["done_seconds"] = number, now
+    sink.steps(step)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_wrote_until_a_second_before_is_readable(tmp_path: Path, run_dir: str) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, run_dir], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    shown = _scalars(tmp_path)
+    for gpu in range(8):
+        data = shown[f"gpu{gpu}/power_watts"]
+        assert [(step, value) for step, _, value in data] == [(step, step) for step in range(1, len(data) + 1)]
+        assert len(data) >= 189
 
 
 def test_one_step_is_one_event(run_dir: str, make_steps: MakeSteps) -> None:
@@ -208,3 +380,38 @@ def test_an_hour_of_millisecond_steps_stays_far_below_the_size_limit(run_dir: st
     sink.close("{}")
     (name,) = os.listdir(run_dir)
     assert 1e6 < os.path.getsize(os.path.join(run_dir, name)) < 16e6
+
+
+def test_a_day_of_eight_gpus_sampled_ten_times_a_second_stays_far_below_the_size_limit_and_keeps_its_gap(
+    run_dir: str, make_steps: MakeSteps, make_gpu_samples: MakeGpus, make_host_samples: MakeHost
+) -> None:
+    half_an_hour, parts = 1_800, 48
+    sink = TensorBoardEvents(run_dir, "epoch", start_step=0, resumed=False)
+    steps = make_steps(half_an_hour, wait=0.5, compute=0.5, host=0.0)
+    gpus = make_gpu_samples(0.05 + np.arange(10 * half_an_hour) / 10, gpus=8, utilization_percent=50.0)
+    host = make_host_samples(0.05 + np.arange(2 * half_an_hour) / 2)
+    for part in range(parts):
+        # The last GPU is lost from hour 10 to hour 16, and slower before than afterwards.
+        lost = 20 <= part < 32
+        gpus["power_watts"] = np.where(gpus["gpu"] == 7, 100.0 if part < 20 else 300.0, 200.0)
+        sink.steps(steps)
+        sink.samples(gpus[gpus["gpu"] != 7] if lost else gpus, host)
+        for rows, times in ((steps, "done_seconds"), (steps, "call_seconds"), (gpus, "seconds"), (host, "seconds")):
+            rows[times] += half_an_hour
+        steps["step"] += half_an_hour
+    sink.close("{}")
+    (name,) = os.listdir(run_dir)
+    path = os.path.join(run_dir, name)
+    assert 4e6 < os.path.getsize(path) < 16e6
+    watts: dict[str, list[tuple[int, float]]] = {"gpu7/power_watts": [], "gpu4/power_watts": []}
+    # TensorBoard's own reader takes 20 s for so many scalars.
+    for record in tf.compat.v1.io.tf_record_iterator(path):
+        event = event_pb2.Event.FromString(record)
+        for value in event.summary.value:
+            if value.tag in watts:
+                watts[value.tag].append((event.step, value.simple_value))
+    # A point covers 102 s by then.
+    assert not [step for step, _ in watts["gpu7/power_watts"] if 36_000 + 103 < step <= 57_600]
+    assert {round(value) for _, value in watts["gpu7/power_watts"]} == {100, 300}
+    assert {round(value) for _, value in watts["gpu4/power_watts"]} == {200}
+    assert max(np.diff([step for step, _ in watts["gpu4/power_watts"]])) <= 103

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from keras_gpu_watch.records import StepArray, StepKind
-from keras_gpu_watch.sinks.thinning import POINTS_PER_STRIDE, Points, StepThinner, WindowThinner
+from keras_gpu_watch.sinks.thinning import POINTS_PER_STRIDE, MeanThinner, Points, StepThinner, WindowThinner
 
 MakeSteps = Callable[..., StepArray]
 WAIT, COMPUTE, HOST, TOTAL = range(4)
@@ -30,7 +30,7 @@ def test_every_step_is_a_point_at_batch_frequency(make_steps: MakeSteps) -> None
     steps = make_steps(5, first_step=101, wait=[1.0, 2.0, 3.0, 4.0, 5.0], compute=0.5, host=0.25)
     points = StepThinner("batch").add(steps)
     assert_array_equal(points.steps, [101, 102, 103, 104, 105])
-    assert_array_equal(points.done_seconds, steps["done_seconds"])
+    assert_array_equal(points.seconds, steps["done_seconds"])
     assert_allclose(points.values[:, TOTAL], [1.75, 2.75, 3.75, 4.75, 5.75])
     assert_allclose(points.values[:, :TOTAL], [[wait, 0.5, 0.25] for wait in (1, 2, 3, 4, 5)])
 
@@ -44,7 +44,7 @@ def test_a_point_is_the_mean_over_its_steps_however_they_are_chunked(make_steps:
     steps = make_steps(10, wait=np.arange(10.0))
     points = _all_points(StepThinner(4), steps, length)
     assert_array_equal(points.steps, [4, 8, 10])
-    assert_array_equal(points.done_seconds, steps["done_seconds"][[3, 7, 9]])
+    assert_array_equal(points.seconds, steps["done_seconds"][[3, 7, 9]])
     assert_allclose(points.values[:, WAIT], [1.5, 5.5, 8.5])
 
 
@@ -75,12 +75,33 @@ def test_the_stride_doubles_after_each_8192_points(make_steps: MakeSteps) -> Non
         assert_allclose(points.values[-1, WAIT], count - 2.5)
 
 
+def _rows(values: list[list[float]], first_step: int = 1) -> Points:
+    steps = np.arange(first_step, first_step + len(values))
+    return Points(steps, steps / 2.0, np.array(values))
+
+
+def test_the_number_of_points_before_the_stride_doubles_can_be_chosen() -> None:
+    points = MeanThinner(1, points_per_stride=3).add(_rows([[float(value)] for value in range(1, 10)]))
+    assert_array_equal(points.steps, [1, 2, 3, 5, 7, 9])
+    assert_array_equal(points.seconds, 0.5 * points.steps)
+    assert_array_equal(points.values[:, 0], [1, 2, 3, 4.5, 6.5, 8.5])
+
+
+def test_a_series_that_begins_in_the_middle_of_a_point_is_averaged_from_there() -> None:
+    thinner = MeanThinner(1, points_per_stride=100, stride=4)
+    assert len(thinner.add(_rows([[1.0], [3.0]])).steps) == 0
+    points = thinner.add(_rows([[3.0, 8.0], [5.0, 6.0], [2.0, 1.0]], first_step=3))
+    assert_array_equal(points.steps, [4])
+    assert_array_equal(points.values, [[3.0, 7.0]])
+    assert_array_equal(thinner.finish().values, [[2.0, 1.0]])
+
+
 def test_a_window_summarizes_twenty_steady_steps(make_steps: MakeSteps) -> None:
     waits = np.linspace(0.1, 2.0, 20)
     steps = make_steps(20, wait=np.random.permutation(waits), compute=1.0, host=0.5)
     points = WindowThinner().add(steps)
     assert_array_equal(points.steps, [20])
-    assert_array_equal(points.done_seconds, steps["done_seconds"][-1:])
+    assert_array_equal(points.seconds, steps["done_seconds"][-1:])
     expected = [21 / (21 + 30), waits.mean(), np.percentile(waits, 95), 2.0, 21.0]
     assert_allclose(points.values, [expected])
 
