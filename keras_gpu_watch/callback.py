@@ -39,7 +39,7 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         update_freq: `"batch"`, `"epoch"` or a positive integer. How often step scalars are written: for each
             step, not at all, or the mean of every so many steps. Epochs are always written. Defaults to `"batch"`.
         gpu_interval: Number, at least 0.1. Seconds between two samples of the GPUs (utilization, memory, power,
-            ...); the host is sampled every 0.5 s at most. Defaults to `0.5`.
+            ...); the host is sampled every 0.5 s. Defaults to `0.5`.
         console: Boolean. Whether to print one line an epoch and a table at the end. Defaults to `True`.
 
     Attributes:

@@ -58,7 +58,7 @@ class Session:
         self._outputs = Outputs(options, worker_index(), self._guard, self._finish_if_fit_is_gone, self._add_note)
         self._timer = StepTimer(self._guard, self._choose_source, self._take, self._interrupt, clock)
         self._sampler = Sampler(
-            options.gpu_interval_seconds, self._guard, self._take_samples, self._add_note, lambda: self._timer.step
+            options.gpu_interval_seconds, self._guard, self._take_samples, self._add_note, self._finish_if_fit_is_gone
         )
         self._lock = threading.RLock()
         self._model: Any = None
@@ -108,7 +108,7 @@ class Session:
         # Unless that failed and everything has been taken down.
         with self._guard(SAMPLING):
             if self._model is not None:
-                self._sampler.start(tensorflow_gpu_ordinals())
+                self._sampler.start(tensorflow_gpu_ordinals(), lambda: self._timer.step)
 
     def epoch_begin(self, epoch: int) -> None:
         """End the epoch before, if there was one, and begin `epoch`."""

@@ -170,6 +170,8 @@ class NvmlStub:
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.library = library
+        self.seconds = 0.0
+        """What `set_seconds` has set."""
         self._scenario = folder / "scenario.txt"
         self._functions = ctypes.CDLL(str(library))
         self._functions.nvml_stub_calls.restype = ctypes.c_long
@@ -192,6 +194,7 @@ class NvmlStub:
 
     def set_seconds(self, seconds: float) -> None:
         """Set the clock that energy, duty cycles and GPM go by."""
+        self.seconds = seconds
         self._functions.nvml_stub_set_seconds(ctypes.c_double(seconds))
 
     def calls(self, function: str) -> int:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.probes.nvml import GPM_METRICS, Gpm, Handle
 from keras_gpu_watch.probes.nvml_errors import GPU_IS_LOST, UNINITIALIZED, NvmlError
 from keras_gpu_watch.samples import GPU_FIELDS, GpuDevice
 
 FAILURES_BORNE = 3
 """A field that fails so often in a row, while others come, is given up."""
+GPM_LEAST_SECONDS = 0.1
+"""Readings of GPM that lie closer together say nothing (nvml.h, `nvmlGpmMetricsGet`)."""
 NO_MEMORY_SIZE = "the driver reports a memory of 0 bytes, so none of its numbers is believed"
 NOT_THIS_GPU = "this GPU does not give it"
 NOT_FOR_A_SLICE = "NVML has no such number for a MIG slice"
@@ -60,22 +63,28 @@ class Card:
 
     Args:
         handle: Its door.
+        clock: The monotonic clock.
     """
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, clock: Clock = monotonic) -> None:
         self._handle = handle
+        self._clock = clock
         self._device = handle.describe()
         self._lost_reason: str | None = None
         self._unavailable: dict[str, str] = dict(self._device.unavailable)
         self._doubted: dict[str, str] = {}
         """Fields whose last value could not be true."""
         self._gpm: Gpm | None = None
+        self._gpm_due_seconds = float("-inf")
         self._readers: list[_Reader] = []
         if self._device.memory_total_bytes == 0:
             self._give_up(GPU_FIELDS, NO_MEMORY_SIZE)
             self._doubt_description()
             return
         self._doubt_description()
+        self._bounds = {name: _bounds(name) for name in GPU_FIELDS}
+        if self._device.memory_total_bytes:
+            self._bounds["memory_used_bytes"] = (0.0, float(self._device.memory_total_bytes))
         self._readers = self._general_readers()
         self._add_gpm()
 
@@ -131,7 +140,7 @@ class Card:
         for reader in tuple(self._readers):
             if reader.failures >= FAILURES_BORNE and reader.error is not None:
                 self._drop(reader, reader.error)
-        return {name: value for name, value in values.items() if self._believes(name, value)}
+        return self._believed(values)
 
     def close(self) -> None:
         """Free what it holds in the driver."""
@@ -180,7 +189,11 @@ class Card:
             self._readers.append(_Reader(tuple(GPM_METRICS), self._read_gpm))
 
     def _read_gpm(self) -> dict[str, float]:
-        values = None if self._gpm is None else self._gpm.read()
+        now = self._clock()
+        if self._gpm is None or now < self._gpm_due_seconds:
+            return {}
+        self._gpm_due_seconds = now + GPM_LEAST_SECONDS
+        values = self._gpm.read()
         if values is None:
             return {}
         for name in GPM_METRICS:
@@ -201,16 +214,17 @@ class Card:
         self._device = dataclasses.replace(self._device, **unknown)
         self._unavailable.update({name: _doubt(value) for name, value in doubted.items()})
 
-    def _believes(self, name: str, value: float) -> bool:
-        low, high = _PLAUSIBLE.get(name) or (_RATE if "per_second" in name else _PERCENT)
-        if name == "memory_used_bytes" and self._device.memory_total_bytes:
-            high = self._device.memory_total_bytes
-        plausible = _is_within(value, (low, high))
-        if plausible:
-            self._doubted.pop(name, None)
-        else:
-            self._doubted[name] = _doubt(value)
-        return plausible
+    def _believed(self, values: Mapping[str, float]) -> dict[str, float]:
+        believed: dict[str, float] = {}
+        for name, value in values.items():
+            low, high = self._bounds[name]
+            if low <= value <= high:
+                believed[name] = value
+            else:
+                self._doubted[name] = _doubt(value)
+        if self._doubted:
+            self._doubted = {name: reason for name, reason in self._doubted.items() if name not in believed}
+        return believed
 
     def _drop(self, reader: _Reader, error: NvmlError) -> None:
         self._readers.remove(reader)
@@ -222,6 +236,10 @@ class Card:
 
 def _single_reader(name: str, read: Callable[[], float]) -> _Reader:
     return _Reader((name,), lambda: {name: read()})
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    return _PLAUSIBLE.get(name) or (_RATE if "per_second" in name else _PERCENT)
 
 
 def _is_within(value: float, bounds: tuple[float, float]) -> bool:

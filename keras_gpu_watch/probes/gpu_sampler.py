@@ -56,6 +56,7 @@ class GpuSampler:
         ordinals: CUDA ordinals of the GPUs that the framework uses; `None` when it can't be asked.
         note: Takes a sentence for the user.
         step: Gives the training step under way, to tell when data was lost.
+        is_stopping: Asked between two GPUs, whose calls may be slow: whether to leave the others out.
         environment: The process's environment variables.
         clock: The monotonic clock.
     """
@@ -66,6 +67,7 @@ class GpuSampler:
         ordinals: Sequence[int] | None,
         note: Callable[[str], None],
         step: Callable[[], int] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
         environment: Mapping[str, str] = os.environ,
         clock: Clock = monotonic,
     ) -> None:
@@ -73,6 +75,7 @@ class GpuSampler:
         self._ordinals = ordinals
         self._note = note
         self._step = step
+        self._is_stopping = is_stopping
         self._environment = environment
         self._clock = clock
         self._nvml: Nvml | None = None
@@ -156,7 +159,7 @@ class GpuSampler:
         silent = [error for error in handles if isinstance(error, NvmlError)]
         if silent and len(silent) == len(handles):
             raise silent[0]
-        found = [Card(handle) for handle in handles if isinstance(handle, Handle)]
+        found = [Card(handle, self._clock) for handle in handles if isinstance(handle, Handle)]
         if self._cards:
             self._replace(found)
         else:
@@ -198,7 +201,7 @@ class GpuSampler:
         lost: list[tuple[int, NvmlError]] = []
         for index, (card, retry) in enumerate(zip(self._cards, self._retries, strict=True)):
             begin = self._clock()
-            if not retry.is_due(begin):
+            if self._is_stopping() or not retry.is_due(begin):
                 continue
             try:
                 values = card.read()

@@ -22,19 +22,24 @@ THREAD_NAME = "keras-gpu-watch-sampler"
 GPU_SAMPLING = "GPU sampling"
 HOST_SAMPLING = "host sampling"
 SAMPLES = "handing on samples"
+TICK = "the sampling thread's regular check"
 HOST_INTERVAL_SECONDS = 0.5
 """Counters of the host move in steps of 10 ms; read more often they would only show that."""
+TOGETHER_SECONDS = 1e-3
+
+_NO_GPU_SAMPLES: GpuSamples = np.zeros(0, GPU_SAMPLE_DTYPE)
+_NO_HOST_SAMPLES: HostSamples = np.zeros(0, HOST_SAMPLE_DTYPE)
 
 
 class Sampler:
     """Samples GPUs and host from one thread, until `stop`.
 
     Args:
-        interval_seconds: Time between two samples of the GPUs; the host is sampled every 0.5 s at most.
+        interval_seconds: Time between two samples of the GPUs; the host is sampled every 0.5 s.
         guard: Takes our own failures; GPUs and host go on without each other.
         take: Receives the samples, on the thread.
         note: Takes a sentence for the user, on the thread.
-        step: Gives the training step under way, to tell when data was lost.
+        on_tick: Called on the thread about every half second.
         clock: The monotonic clock.
     """
 
@@ -44,18 +49,17 @@ class Sampler:
         guard: Guard,
         take: Callable[[GpuSamples, HostSamples], None],
         note: Callable[[str], None],
-        step: Callable[[], int] | None = None,
+        on_tick: Callable[[], None] = lambda: None,
         clock: Clock = monotonic,
     ) -> None:
         self._interval_seconds = interval_seconds
         self._guard = guard
         self._take = take
         self._note = note
-        self._step = step
+        self._on_tick = on_tick
         self._clock = clock
         self._gpus: GpuSampler | None = None
         self._host: HostSampler | None = None
-        self._host_due_seconds = float("-inf")
         self._devices = Devices()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -67,11 +71,12 @@ class Sampler:
         devices = self._devices if self._gpus is None else self._gpus.devices
         return dataclasses.replace(devices, host=None if self._host is None else self._host.device)
 
-    def start(self, ordinals: Sequence[int] | None = None) -> None:
+    def start(self, ordinals: Sequence[int] | None = None, step: Callable[[], int] | None = None) -> None:
         """Start the thread. NVML itself is first asked there, because that may take a second.
 
         Args:
             ordinals: CUDA ordinals of the GPUs that the framework uses; `None` when it can't be asked.
+            step: Gives the training step under way, to tell when data was lost.
         """
         try:
             binding = load_binding()
@@ -79,7 +84,7 @@ class Sampler:
             self._devices = Devices(status="not sampled", reason=error.reason)
             self._note(f"no GPU is sampled: {error.reason}")
         else:
-            self._gpus = GpuSampler(binding, ordinals, self._note, self._step, clock=self._clock)
+            self._gpus = GpuSampler(binding, ordinals, self._note, step, self._stopping.is_set, clock=self._clock)
         with self._guard(HOST_SAMPLING):
             self._host = HostSampler(self._clock)
         thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
@@ -106,35 +111,64 @@ class Sampler:
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        due_seconds = self._clock()
+        gpu_pace = Pace(self._interval_seconds, self._clock())
+        host_pace = Pace(HOST_INTERVAL_SECONDS, gpu_pace.due_seconds)
         while not self._stopping.is_set():
-            gpus, host = self._sample_gpus(), self._sample_host()
-            if (len(gpus) or len(host)) and not self._stopping.is_set() and self._guard.ok(SAMPLES):
-                with self._guard(SAMPLES):
-                    self._take(gpus, host)
-            due_seconds = next_due(due_seconds, self._clock(), self._interval_seconds)
-            self._stopping.wait(due_seconds - self._clock())
-        if self._gpus is not None:
-            with self._guard(GPU_SAMPLING):
+            gpus, host = _NO_GPU_SAMPLES, _NO_HOST_SAMPLES
+            if gpu_pace.take_turn(self._clock()):
+                gpus = self._sample_gpus()
+            if host_pace.take_turn(self._clock()):
+                host = self._sample_host()
+                self._tick()
+            if len(gpus) or len(host):
+                self._hand_on(gpus, host)
+            due_seconds = min(gpu_pace.due_seconds, host_pace.due_seconds)
+            self._stopping.wait(max(due_seconds - self._clock(), 0.0))
+        with self._guard(GPU_SAMPLING):
+            if self._gpus is not None:
                 self._gpus.close()
 
     def _sample_gpus(self) -> GpuSamples:
         if self._gpus is not None and self._guard.ok(GPU_SAMPLING):
             with self._guard(GPU_SAMPLING):
                 return self._gpus.sample()
-        return np.zeros(0, GPU_SAMPLE_DTYPE)
+        return _NO_GPU_SAMPLES
 
     def _sample_host(self) -> HostSamples:
-        now = self._clock()
-        if self._host is not None and self._guard.ok(HOST_SAMPLING) and now >= self._host_due_seconds:
-            # Half an interval of grace, so that jitter does not skip a turn.
-            self._host_due_seconds = now + HOST_INTERVAL_SECONDS - self._interval_seconds / 2
+        if self._host is not None and self._guard.ok(HOST_SAMPLING):
             with self._guard(HOST_SAMPLING):
                 return self._host.sample()
-        return np.zeros(0, HOST_SAMPLE_DTYPE)
+        return _NO_HOST_SAMPLES
+
+    def _hand_on(self, gpus: GpuSamples, host: HostSamples) -> None:
+        if self._guard.ok(SAMPLES) and not self._stopping.is_set():
+            with self._guard(SAMPLES):
+                self._take(gpus, host)
+
+    def _tick(self) -> None:
+        if self._guard.ok(TICK):
+            with self._guard(TICK):
+                self._on_tick()
 
 
-def next_due(due_seconds: float, now: float, interval_seconds: float) -> float:
-    """The next multiple of the interval after `due_seconds` that is not over yet: what was missed is left out."""
-    missed = int(max(now - due_seconds, 0.0) / interval_seconds)
-    return due_seconds + (missed + 1) * interval_seconds
+class Pace:
+    """Turns at multiples of an interval; those that were missed are left out.
+
+    Args:
+        interval_seconds: Time from one turn to the next.
+        first_seconds: When the first one is due.
+    """
+
+    def __init__(self, interval_seconds: float, first_seconds: float) -> None:
+        self.due_seconds = first_seconds
+        """When the next turn is due."""
+        self._interval_seconds = interval_seconds
+
+    def take_turn(self, now: float) -> bool:
+        """Whether a turn is due; if so, it counts as taken."""
+        # Turns of two paces that fall together must not be split by rounding.
+        if now < self.due_seconds - TOGETHER_SECONDS:
+            return False
+        missed = int(max(now - self.due_seconds, 0.0) / self._interval_seconds)
+        self.due_seconds += (missed + 1) * self._interval_seconds
+        return True

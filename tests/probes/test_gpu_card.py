@@ -43,14 +43,15 @@ ABSENT = [3, 4, 13, 25]
 
 def open_cards(stub, *lines: str) -> list[Card]:
     stub.load(*lines)
-    return [Card(handle) for handle in Nvml(load_binding()).handles() if isinstance(handle, Handle)]
+    handles = Nvml(load_binding()).handles()
+    return [Card(handle, clock=lambda: stub.seconds) for handle in handles if isinstance(handle, Handle)]
 
 
 def read(stub, card_: Card, times: int = 1) -> list[dict[str, float]]:
     """Readings a second apart on the stub's clock."""
     readings = []
-    for second in range(times):
-        stub.set_seconds(second)
+    for _ in range(times):
+        stub.set_seconds(stub.seconds + 1)
         readings.append(card_.read())
     return readings
 
@@ -186,6 +187,15 @@ def test_two_readings_of_gpm_at_one_moment_give_no_number(nvml):
     nvml.set_seconds(1)
     card_.read()
     assert set(card_.read()) == set(GPU_FIELDS) - set(GPM)
+
+
+def test_readings_of_gpm_too_close_together_are_left_out(nvml):
+    (card_,) = open_cards(nvml, *card())
+    given = []
+    for seconds in (0.0, 0.05, 0.11, 0.16, 0.3):
+        nvml.set_seconds(seconds)
+        given.append("sm_activity_percent" in card_.read())
+    assert given == [False, False, True, False, True]
 
 
 def test_gpm_may_overshoot_by_rounding(nvml):
@@ -386,5 +396,5 @@ def test_energy_grows_with_power(nvml):
     readings = read(nvml, card_, 5)
     grown = readings[4]["energy_joules"] - readings[0]["energy_joules"]
     assert grown == pytest.approx(2 * 412 + 2 * 70)
-    assert [values["power_watts"] for values in readings] == [412, 70, 412, 70, 412]
+    assert [values["power_watts"] for values in readings] == [70, 412, 70, 412, 70]
     assert not any(math.isnan(value) for values in readings for value in values.values())
