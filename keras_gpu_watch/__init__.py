@@ -21,7 +21,8 @@ The map (what each part may import is checked by `tests/test_architecture.py`):
       `cuda` and `framework_gpus` tell. `host_sampler` reads CPU, memory and disk; `host_limits`: what may be used.
     - `boundaries`: when the run, its epochs, its validations begin and end; `model_facts`: what the model tells.
 - `recorder`: holds steps and samples, and hands out one epoch's.
-- `accounting`, `device_accounting`: pure arithmetic, from an epoch's steps and samples to its account.
+- `accounting`: pure arithmetic, from an epoch's steps to its account.
+- `device_accounting`: the same for samples: `statistics`, `energy`, `swings`, and `sentences` for what stands out.
 - `ledger`: the account of the epoch under way, from recorder and accounting.
 - `sinks`: outputs.
     - `tensorboard_events`, `json_report`, `console`: one each; `sample_points`: places samples on the step axis;

@@ -88,4 +88,4 @@ def test_a_callback_that_was_declined_measures_the_next_keras_3_model(log_dir: s
     assert watch.report.status == "finished"
     assert watch.report.epochs[0].batches == BATCHES
     assert np.all(watch.batches()["batches"] == 1)
-    assert read_report(Path(log_dir) / "gpu_watch")["notes"] == []
+    assert not [note for note in read_report(Path(log_dir) / "gpu_watch")["notes"] if "nothing is measured" in note]
