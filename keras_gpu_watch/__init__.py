@@ -11,7 +11,7 @@ The map (what each part may import is checked by `tests/test_architecture.py`):
 
 - `records`, `samples`, `tags`, `clock`, `guard`: the words that all parts share: plain records, emitted names, clocks,
   one guard.
-- `probes`: each times one place in the user's program.
+- `probes`: each reads one place of the user's program or machine.
     - `step_timer`: the train function's calls; `device_values`: waits until their values are there.
     - `wait_source`: how long a step waited: `stamp_source` knows it from stamps in the graph (`stamp`), `gap_source`
       from tf.data's own statistics (`iterator_model`); `sources` chooses.

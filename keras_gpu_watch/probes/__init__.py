@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes: each times one place in the user's program and knows nothing of what becomes of its readings."""
+"""Probes: each reads one place of the user's program or machine, and knows nothing of what becomes of its readings."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -167,6 +168,33 @@ def test_a_card_that_answers_only_zeros_is_not_believed(nvml: NvmlStub, log_dir:
         assert gpu.energy_joules is None
     assert "0 bytes" in dict(report.devices.gpus[0].unavailable)["utilization_percent"]
     assert not [tag for tag in scalars(f"{log_dir}/gpu_watch").Tags()["scalars"] if tag.startswith("gpu")]
+
+
+REFUSED = {
+    "nvmlDeviceGetUtilizationRates": "utilization_percent",
+    "nvmlDeviceGetMemoryInfo": "memory_used_percent",
+    "nvmlDeviceGetPowerUsage": "power_watts",
+    "nvmlDeviceGetTotalEnergyConsumption": "energy_joules",
+    "nvmlDeviceGetClockInfo": "sm_clock_mhz",
+    "nvmlGpmQueryDeviceSupport": "sm_activity_percent",
+}
+
+
+@pytest.mark.parametrize("function", REFUSED)
+def test_a_field_that_is_not_supported_is_missing_with_a_reason_and_the_others_come(
+    nvml: NvmlStub, log_dir: str, capsys: pytest.CaptureFixture[str], function: str
+) -> None:
+    nvml.load(*card(), f"error.{function} = 3")
+
+    report = train(log_dir).report
+
+    summary = dataclasses.asdict(report.epochs[0].gpus[0])
+    # Power is another way to the energy.
+    missing = {field for field in REFUSED.values() if summary[field] is None} - {"energy_joules"}
+    assert missing == {REFUSED[function]} - {"energy_joules"}
+    assert dict(report.devices.gpus[0].unavailable)[REFUSED[function]]
+    assert report.devices.status == "sampled"
+    assert not [line for line in said_of_gpus(capsys.readouterr().out) if "no more" in line or "no GPU" in line]
 
 
 def test_the_slices_of_a_card_give_their_memory_and_no_utilization(nvml: NvmlStub, log_dir: str) -> None:
