@@ -43,7 +43,7 @@ class Ledger:
     def clear(self) -> None:
         """Forget what an epoch left that was never closed."""
         self.recorder.take_epoch()
-        self.recorder.take_samples()
+        self.recorder.forget_samples()
         self._totals = None
 
     def begin(self, epoch: int, begin_seconds: float) -> None:

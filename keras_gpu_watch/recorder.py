@@ -85,6 +85,12 @@ class Recorder:
         with self._lock:
             return self._gpus.take(), self._host.take()
 
+    def forget_samples(self) -> None:
+        """Forget all samples, also those that `take_samples` would begin with: another `fit` is another time."""
+        with self._lock:
+            self._gpus.forget()
+            self._host.forget()
+
 
 class _Samples:
     """The samples of one kind: every `stride`-th chunk since the last `take`, and the newest one."""
@@ -93,6 +99,10 @@ class _Samples:
         self._dtype = dtype
         self._limit_bytes = limit_rows * dtype.itemsize
         self._before: NDArray[np.void] = np.zeros(0, dtype)
+        self._start_over()
+
+    def forget(self) -> None:
+        self._before = self._before[:0]
         self._start_over()
 
     def _start_over(self) -> None:

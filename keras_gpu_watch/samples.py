@@ -37,7 +37,7 @@ GPU_SAMPLE_DTYPE = np.dtype(
         ("thermal_throttle", np.float64),
         ("power_cap", np.float64),
         ("hardware_slowdown", np.float64),
-        # GPM (Hopper and newer): means since the sample before.
+        # GPM (Hopper and newer): means since the reading before; at a pace of 0.1 s every second sample has none.
         ("sm_activity_percent", np.float64),
         ("sm_occupancy_percent", np.float64),
         ("tensor_activity_percent", np.float64),

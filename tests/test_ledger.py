@@ -120,5 +120,7 @@ def test_what_an_unfinished_epoch_left_is_forgotten() -> None:
     summary = run_epoch(ledger, 0, 200.0, 40.0)
 
     assert summary.steps == 40
+    # Nothing of the time between the two is in it: the stub's counter gains 100 J a second.
+    assert summary.gpus[0].energy_joules == pytest.approx(500.0, rel=0.03)
     assert summary.gpus[0].utilization_percent is not None
     assert summary.gpus[0].utilization_percent.p95 == 40.0

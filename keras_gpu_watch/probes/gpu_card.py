@@ -15,8 +15,11 @@ from keras_gpu_watch.samples import GPU_FIELDS, GpuDevice
 
 FAILURES_BORNE = 3
 """A field that fails so often in a row, while others come, is given up."""
-GPM_LEAST_SECONDS = 0.1
-"""Readings of GPM that lie closer together say nothing (nvml.h, `nvmlGpmMetricsGet`)."""
+GPM_LEAST_SECONDS = 0.15
+"""Readings of GPM less than 0.1 s apart say nothing (nvml.h, `nvmlGpmMetricsGet`).
+
+At a pace of 0.1 s every second sample has one, whatever the jitter, so that all means are over equal times.
+"""
 NO_MEMORY_SIZE = "the driver reports a memory of 0 bytes, so none of its numbers is believed"
 NOT_THIS_GPU = "this GPU does not give it"
 NOT_FOR_A_SLICE = "NVML has no such number for a MIG slice"
@@ -41,8 +44,9 @@ _PLAUSIBLE_DESCRIPTION: dict[str, tuple[float, float]] = {
 }
 
 # nvml.h, `nvmlClocksThrottleReason...`
-_POWER_CAP = 0x4 | 0x80
-_HARDWARE_SLOWDOWN = 0x8
+_POWER_CAP = 0x4
+# The power brake is pulled from outside of the card.
+_HARDWARE_SLOWDOWN = 0x8 | 0x80
 _THERMAL = 0x20 | 0x40
 
 
@@ -120,8 +124,11 @@ class Card:
         values: dict[str, float] = {}
         for reader in tuple(self._readers):
             try:
-                values.update(reader.read())
-                reader.failures, reader.error = 0, None
+                found = reader.read()
+                # GPM's turn may not have come.
+                if found:
+                    values.update(found)
+                    reader.failures, reader.error = 0, None
             except NvmlError as error:
                 if error.code == UNINITIALIZED:
                     raise

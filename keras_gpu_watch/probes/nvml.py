@@ -48,6 +48,8 @@ def load_binding() -> Any:
             import pynvml
     except ImportError as error:
         raise NvmlError(None, f"{NO_BINDING} ({error})") from error
+    except Exception as error:
+        raise NvmlError(None, f"the package nvidia-ml-py can't be loaded: {error}") from error
     return pynvml
 
 
@@ -160,9 +162,10 @@ class Handle:
     def other_processes(self) -> int:
         """Further processes with a context on the GPU. Takes milliseconds and holds up other users of the driver."""
         pids = {process.pid for process in self._ask("nvmlDeviceGetComputeRunningProcesses")}
-        if pids and os.getpid() not in pids:
+        # A container's list may also be empty.
+        if os.getpid() not in pids:
             raise NvmlError(None, NO_PROCESS_IDS)
-        return max(len(pids) - 1, 0)
+        return len(pids) - 1
 
     def utilization_percent(self) -> float:
         """Share of the driver's sample period in which some kernel ran."""

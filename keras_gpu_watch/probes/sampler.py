@@ -23,6 +23,8 @@ GPU_SAMPLING = "GPU sampling"
 HOST_SAMPLING = "host sampling"
 SAMPLES = "handing on samples"
 TICK = "the sampling thread's regular check"
+CALL_HANGS = "a call of the driver has not come back"
+TOO_SHORT = "the run ended before the first sample"
 HOST_INTERVAL_SECONDS = 0.5
 """Counters of the host move in steps of 10 ms; read more often they would only show that."""
 TOGETHER_SECONDS = 1e-3
@@ -69,6 +71,8 @@ class Sampler:
     def devices(self) -> Devices:
         """What is known of the devices by now."""
         devices = self._devices if self._gpus is None else self._gpus.devices
+        if devices.reason is None and self._stopping.is_set():
+            devices = dataclasses.replace(devices, reason=self._why_unfinished(devices))
         return dataclasses.replace(devices, host=None if self._host is None else self._host.device)
 
     def start(self, ordinals: Sequence[int] | None = None, step: Callable[[], int] | None = None) -> None:
@@ -84,7 +88,7 @@ class Sampler:
             self._devices = Devices(status="not sampled", reason=error.reason)
             self._note(f"no GPU is sampled: {error.reason}")
         else:
-            self._gpus = GpuSampler(binding, ordinals, self._note, step, self._stopping.is_set, clock=self._clock)
+            self._gpus = GpuSampler(binding, ordinals, self._say, step, self._stopping.is_set, clock=self._clock)
         with self._guard(HOST_SAMPLING):
             self._host = HostSampler(self._clock)
         thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
@@ -104,11 +108,22 @@ class Sampler:
             timeout_seconds: How long to wait for a call of the driver that has not come back.
         """
         # A forked child has no such thread.
-        if self._thread is None or self._pid != os.getpid():
+        if self._pid != os.getpid():
             return
+        # First of all: Ctrl-C may have come right after the thread was started.
         self._stopping.set()
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
+
+    def _why_unfinished(self, devices: Devices) -> str | None:
+        if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
+            return CALL_HANGS
+        return TOO_SHORT if devices.status == "not started" else None
+
+    def _say(self, text: str) -> None:
+        # A driver's call that hung comes back when the run is over and its report written.
+        if not self._stopping.is_set():
+            self._note(text)
 
     def _run(self) -> None:
         gpu_pace = Pace(self._interval_seconds, self._clock())

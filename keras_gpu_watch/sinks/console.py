@@ -93,7 +93,7 @@ class ConsoleSink:
         self._closed = True
         if self._epochs:
             _print_table(self._epochs)
-        for text in self._notes if self._epochs else ():
+        for text in list(self._notes) if self._epochs else ():
             _print(f"  Note: {text}")
 
 

@@ -17,7 +17,15 @@ from nvml_scenarios import card, cards, split_card, write
 
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.probes.nvml import load_binding
-from keras_gpu_watch.probes.sampler import GPU_SAMPLING, SAMPLES, THREAD_NAME, Pace, Sampler
+from keras_gpu_watch.probes.sampler import (
+    CALL_HANGS,
+    GPU_SAMPLING,
+    SAMPLES,
+    THREAD_NAME,
+    TOO_SHORT,
+    Pace,
+    Sampler,
+)
 from keras_gpu_watch.samples import GPU_FIELDS, GPU_SAMPLE_DTYPE, GpuSamples, HostSamples
 
 ROOT = Path(__file__).parents[2]
@@ -286,6 +294,39 @@ def test_slices_are_sampled_without_utilization(make_run, monkeypatch):
     assert np.isnan(run.rows["utilization_percent"]).all()
     assert set(run.rows["memory_used_percent"]) == {5}
     assert run.notes == []
+
+
+def test_a_call_that_comes_back_after_the_end_says_nothing_more(nvml):
+    nvml.load(*card(), "hang.nvmlInitWithFlags = 1", "error.nvmlInitWithFlags = 999")
+    run = Run()
+    run.sampler.start()
+    wait_until(lambda: nvml.calls("nvmlInitWithFlags") > 0)
+    run.sampler.stop(0.1)
+    assert run.sampler.devices.reason == CALL_HANGS
+    nvml.set("hang.nvmlInitWithFlags = 0")
+    wait_until(lambda: not is_running())
+    assert run.notes == []
+
+
+def test_a_run_without_a_sample_tells_the_reason(nvml):
+    sampler = Sampler(INTERVAL_SECONDS, Guard(print), lambda gpus, host: None, print)
+    sampler.stop()
+    assert (sampler.devices.status, sampler.devices.reason) == ("not started", TOO_SHORT)
+
+
+def test_an_interrupt_right_after_the_thread_was_started_leaves_no_thread(nvml, monkeypatch):
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            raise KeyboardInterrupt
+
+    nvml.load(*card())
+    run = Run()
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.sampler.start()
+    run.sampler.stop()
+    wait_until(lambda: not is_running())
 
 
 def test_many_short_runs_leave_nothing(make_run, nvml):
