@@ -41,7 +41,7 @@ class RunReport:
     records_dropped: int = 0
     """Chunks of steps, or epochs, that were not written because the disk didn't keep up."""
     devices: Devices = field(default_factory=Devices)
-    """Of the newest `fit`, whose epochs' `gpus` have the positions in it; a continued run may have had others before."""
+    """Of the newest `fit`, whose epochs' `gpus` have the positions in it. A continued run may have had others."""
     notes: tuple[str, ...] = ()
     """What is not measured, and why; what failed."""
 
