@@ -9,7 +9,7 @@ model.fit(watch(train_ds), epochs=5, callbacks=[GPUWatch("logs")])
 
 The map (what each part may import is checked by `tests/test_architecture.py`):
 
-- `records`, `samples`, `tags`, `clock`, `guard`: the words that all parts share: plain records, emitted names, clocks,
+- `records`, `samples`, `findings`, `tags`, `clock`, `guard`: the words that all parts share: records, names, clocks,
   one guard.
 - `probes`: each reads one place of the user's program or machine.
     - `step_timer`: the train function's calls; `device_values`: waits until their values are there.
@@ -18,17 +18,36 @@ The map (what each part may import is checked by `tests/test_architecture.py`):
     - `train_function`: looks through the wrappers on a train function.
     - `sampler`: the thread that reads GPUs and host. `gpu_sampler` survives what NVML does; `gpu_card` reads one GPU
       through `nvml`, whose errors `nvml_errors` puts into words; `gpu_identity` finds the GPUs that are used, from what
-      `cuda` and `framework_gpus` tell. `host_sampler` reads CPU, memory and disk; `host_limits`: what may be used.
+      `cuda` and `framework_gpus` tell. `host_sampler` reads CPU, memory and disk; `host_limits`: what may be used;
+      `interpreter_lock`: how often Python code holds it.
+    - `callback_timer`: what other callbacks' hooks take; `epoch_iterator`: the dataset that `fit` holds.
     - `boundaries`: when the run, its epochs, its validations begin and end; `model_facts`: what the model tells.
 - `recorder`: holds steps and samples, and hands out one epoch's.
-- `accounting`: pure arithmetic, from an epoch's steps to its account.
+- `accounting`: pure arithmetic, from an epoch's steps to its account: `totals` of steps, the `summary` made of them,
+  and some `typical` steps.
 - `device_accounting`: the same for samples: `statistics`, `energy`, `swings`, and `sentences` for what stands out.
 - `ledger`: the account of the epoch under way, from recorder and accounting.
+- `pipeline`: the input pipeline's stages.
+    - `dataset_objects` reads them from the user's `tf.data` objects, with `composites` (one public method, several
+      objects), `user_functions` (names and source lines), `function_graphs` (Python code, state) and `keras_adapters`.
+    - `live_model` reads tf.data's model of the live iterator into a `model_tree`; `matching` finds each stage's node in
+      it, by `node_names`; `readings` and `tally` sum up an epoch's looks, `stage_figures` says what they mean; `blame`
+      shares the wait out.
+    - `stages`: all of it together.
+- `diagnosis`: pure, from an epoch's account to verdicts.
+    - `rules`: a module for each kind of trouble: `input_bound` with its causes in `buffers`, `python_code` and `cores`;
+      `lock`, `epoch_parts`, `first_epoch`, `host`, `step`, `compute`, `gpu`. `all_rules` lists them.
+    - `rule`: what a rule is; `context`: what it looks at; `thresholds`: its numbers; `forecast`: what a cure may gain;
+      `caching`: whether the data fits into memory; `code` and `wording`: what is said.
+    - `diagnose` applies the rules, to a run after `pooling` its epochs; `verdicts_page` makes docs/verdicts.md.
+- `explainer`: looks at the live pipeline, and adds stages and verdict to the account.
 - `sinks`: outputs.
     - `tensorboard_events`, `json_report`, `console`: one each; `sample_points`: places samples on the step axis;
-      `thinning`: fewer points for longer runs.
+      `thinning`: fewer points for longer runs; `finding_scalars`: those of stages and callbacks.
+    - The console's parts: `epoch_words`, `epoch_table`, `stage_table`, `verdict_words`, and `wording` for numbers.
     - `outputs`: all of them together; `fanout`: the background thread; `run_dir`, `storage`: where files go, and how.
-- `report`: the account of a whole run, as `run_report.RunReport`.
+- `report`: the account of a whole run, as `run_report.RunReport`, and while it runs as `live_report.LiveReport`;
+  `json_form`: as JSON. The picture of an epoch: `stretch` lays steps out in time, `overlap` and `overlap_svg` draw.
 - `session`: builds, starts and stops the parts.
 - `watched`: `watch`, the dataset that stamps its batches.
 - `callback`: `GPUWatch`, one line per Keras hook.

@@ -164,7 +164,7 @@ def _read(path: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def starved_pipeline(paths: Sequence[str], labels: Sequence[int]) -> tf.data.Dataset:
-    """Read and decode one picture after the other, only when the model asks for the next batch.
+    """Read and decode one picture after the other.
 
     Args:
         paths: List of str.
@@ -177,7 +177,6 @@ def starved_pipeline(paths: Sequence[str], labels: Sequence[int]) -> tf.data.Dat
     dataset = dataset.shuffle(len(paths), seed=0).map(_read).batch(BATCH_SIZE)
     options = tf.data.Options()
     # Left alone, TensorFlow makes the map parallel and appends a prefetch: it would mend what is to be shown.
-    options.autotune.enabled = False
     options.experimental_optimization.map_parallelization = False
     options.experimental_optimization.inject_prefetch = False
     return dataset.with_options(options)

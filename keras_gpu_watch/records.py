@@ -12,6 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_gpu_watch.findings import CallbackSeconds, PipelineSummary, StepTimes, Verdict
 from keras_gpu_watch.samples import GpuSummary, HostSummary
 
 Floats = NDArray[np.float64]
@@ -70,6 +71,10 @@ class EpochSummary:
     """Calls of the train function."""
     last_step: int | None = None
     """Optimizer iteration after the epoch's last step; `None` without steps."""
+    steady_steps: int = 0
+    """Steps that neither compiled nor were the epoch's first: what shares, percentiles and rates rest on."""
+    compile_steps: int = 0
+    """Steps that traced or compiled."""
     batches: int = 0
     examples: float | None = None
     """Of all its batches; `None` where the batch dimension is not known."""
@@ -110,6 +115,15 @@ class EpochSummary:
     gpus: tuple[GpuSummary, ...] = ()
     """One for each GPU of the report's `devices` that gave samples in this epoch."""
     host: HostSummary | None = None
+    pipeline: PipelineSummary | None = None
+    """The input pipeline's stages; `None` where nothing is known of it."""
+    callbacks: tuple[CallbackSeconds, ...] = ()
+    """The other callbacks of the list, the slowest first."""
+    typical_steps: tuple[StepTimes, ...] = ()
+    """A few steady steps in a row whose wait is about the mean: what the picture of an epoch shows."""
+    verdict: Verdict | None = None
+    other_verdicts: tuple[Verdict, ...] = ()
+    """What else costs time, the greatest loss first."""
     estimated: tuple[str, ...] = ()
     """Names of the fields above that are estimates."""
     notes: tuple[str, ...] = ()
@@ -138,3 +152,9 @@ class RunInfo:
     steps_per_execution: int
     resumed: bool
     """True when the files of an earlier run are continued."""
+    on_accelerator: bool | None = None
+    """Whether the model's variables live on a GPU or TPU."""
+    jit_compile: bool | None = None
+    run_eagerly: bool | None = None
+    replicas: int | None = None
+    """Of a distribution strategy, over all workers; 1 without one."""

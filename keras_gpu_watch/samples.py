@@ -66,6 +66,8 @@ HOST_SAMPLE_DTYPE = np.dtype(
         ("memory_percent", np.float64),
         # Read from storage by this process; what came from the page cache does not count.
         ("disk_read_bytes_per_second", np.float64),
+        # Share of some short looks at which Python code of another thread held the interpreter lock.
+        ("interpreter_busy_percent", np.float64),
     ]
 )
 HOST_FIELDS: tuple[str, ...] = (HOST_SAMPLE_DTYPE.names or ())[1:]
@@ -126,6 +128,8 @@ class HostSummary:
     process_memory_max_bytes: float | None = None
     memory_max_percent: float | None = None
     disk_read_bytes_per_second: Distribution | None = None
+    interpreter_busy_percent: Distribution | None = None
+    """How often Python code of other threads held the interpreter lock: near 100, Python is the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,29 +8,36 @@ import dataclasses
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from keras_gpu_watch.clock import Clock, monotonic
+from keras_gpu_watch.explainer import Explainer
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.ledger import Ledger
 from keras_gpu_watch.probes.boundaries import Boundaries, note_train_begin
+from keras_gpu_watch.probes.callback_timer import CallbackTimer
+from keras_gpu_watch.probes.epoch_iterator import PoolStamp
 from keras_gpu_watch.probes.framework_gpus import tensorflow_gpu_ordinals
 from keras_gpu_watch.probes.model_facts import optimizer_step, read_model, worker_index
 from keras_gpu_watch.probes.sampler import Sampler
 from keras_gpu_watch.probes.sources import choose_source
 from keras_gpu_watch.probes.step_timer import STEP_TIMING, StepTimer
-from keras_gpu_watch.probes.train_function import is_wrapped_by, without_closed_wrappers
+from keras_gpu_watch.probes.train_function import TimedFunction
 from keras_gpu_watch.probes.wait_source import WaitSource
 from keras_gpu_watch.recorder import Recorder
-from keras_gpu_watch.records import RunInfo, StepArray, WatchOptions
-from keras_gpu_watch.report.run_report import RunReport, Status, report_from_json
+from keras_gpu_watch.records import StepArray, WatchOptions
+from keras_gpu_watch.report.live_report import LiveReport
+from keras_gpu_watch.report.overlap import draw_overlap
+from keras_gpu_watch.report.run_report import RunReport, Status, earlier_report
 from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks.outputs import Outputs
 
 HOOKS = "a callback hook"
 SAMPLING = "sampling of GPUs and host"
+CALLBACK_TIMING = "timing of callbacks"
+POOL_STAMPING = "timing of a PyDataset with workers"
 
 
 class Session:
@@ -46,8 +53,7 @@ class Session:
     """
 
     def __init__(self, options: WatchOptions, previous: Session | None = None, clock: Clock = monotonic) -> None:
-        self.report = RunReport()
-        self._report_lock = threading.RLock()
+        self._live = LiveReport()
         self._pid = os.getpid()
         self._earlier = RunReport() if previous is None else previous.report
         """The report that this one continues."""
@@ -55,18 +61,27 @@ class Session:
         self._guard = Guard(on_failure=self._add_note)
         self._ledger = Ledger(Recorder() if previous is None else previous.recorder, self._guard)
         self._boundaries = Boundaries(clock)
-        self._outputs = Outputs(options, worker_index(), self._guard, self._finish_if_fit_is_gone, self._add_note)
-        self._timer = StepTimer(self._guard, self._choose_source, self._take, self._interrupt, clock)
+        self._outputs = Outputs(
+            options, worker_index(), self._guard, self._finish_if_fit_is_gone, self._add_note, draw_overlap
+        )
+        self._explainer = Explainer(self._guard, clock)
+        self._callback_timer = CallbackTimer(clock)
+        self._pool_stamp = PoolStamp(_stamped)
+        self._timer = StepTimer(self._guard, self._choose_source, self._take, lambda: self.finish("interrupted"), clock)
         self._sampler = Sampler(
             options.gpu_interval_seconds, self._guard, self._take_samples, self._add_note, self._finish_if_fit_is_gone
         )
+        self._timed_function = TimedFunction(self._timer.wrap)
         self._lock = threading.RLock()
         self._model: Any = None
-        self._own_function: Any = None
-        self._wrapper: Any = None
         self._begin_seconds = 0.0
         self._epoch_overhead_seconds = 0.0
         self._model_on_accelerator = False
+
+    @property
+    def report(self) -> RunReport:
+        """What is known so far."""
+        return self._live.newest
 
     @property
     def recorder(self) -> Recorder:
@@ -89,7 +104,7 @@ class Session:
             reason: A sentence for the user.
         """
         with self._guard(HOOKS):
-            self._update_report(status="not measured")
+            self._live.update(status="not measured")
             self._add_note(reason)
 
     def train_begin(self, callback: Any, model: Any) -> None:
@@ -100,11 +115,15 @@ class Session:
             model: Its Keras model.
         """
         self._model = model
-        self._update_report(status="running")
+        self._live.update(status="running")
         atexit.register(_finish_at_exit, weakref.ref(self))
         with self._hook():
             self._begin_seconds = self._boundaries.attach(callback)
-            self._wrap(model)
+            self._timed_function.put(model)
+        with self._guard(CALLBACK_TIMING):
+            self._callback_timer.attach(self._boundaries.callbacks, own=callback)
+        with self._guard(POOL_STAMPING):
+            self._pool_stamp.put(self._boundaries.driver)
         # Unless that failed and everything has been taken down.
         with self._guard(SAMPLING):
             if self._model is not None:
@@ -121,10 +140,11 @@ class Session:
                 self._open(self._model)
                 # Finding and making the run's files belongs to the startup, not to the first batch.
                 now += self._clock() - entered
-                self._update_report(startup_seconds=(self._earlier.startup_seconds or 0.0) + now - self._begin_seconds)
+                self._live.update(startup_seconds=(self._earlier.startup_seconds or 0.0) + now - self._begin_seconds)
             self._close_epoch(now)
-            self._wrap(self._model)
+            self._timed_function.put(self._model)
             self._timer.start_epoch(epoch)
+            self._explainer.begin_epoch()
             self._ledger.begin(epoch, now)
             self._epoch_overhead_seconds = self._timer.overhead_seconds
             self._timer.overhead_seconds += self._clock() - max(entered, now)
@@ -133,10 +153,10 @@ class Session:
         """Time the train function that is about to be called, if a callback replaced it within the epoch."""
         # The guard costs more than this look, which is taken before each step.
         model = self._model
-        if model is None or model.train_function is self._wrapper:
+        if model is None or self._timed_function.is_in_place(model):
             return
         with self._hook():
-            self._wrap(model)
+            self._timed_function.put(model)
 
     def test_end(self) -> None:
         """Note the end of validation."""
@@ -165,18 +185,19 @@ class Session:
             if model is None:
                 return
             end = self._clock() if now is None else now
-            with self._guard(SAMPLING):
-                self._sampler.stop()
-            with self._guard(HOOKS):
-                self._close_epoch(end)
-            with self._guard(HOOKS):
-                self._unwrap(model)
-            with self._guard(HOOKS):
-                self._timer.close()
-            with self._guard(HOOKS):
-                self._boundaries.detach()
-            with self._guard(HOOKS):
-                self._end_report(status, end)
+            parts: tuple[tuple[str, Callable[[], object]], ...] = (
+                (SAMPLING, self._sampler.stop),
+                (HOOKS, lambda: self._close_epoch(end)),
+                (HOOKS, lambda: self._timed_function.take_off(model)),
+                (CALLBACK_TIMING, self._callback_timer.detach),
+                (POOL_STAMPING, self._pool_stamp.take_off),
+                (HOOKS, self._timer.close),
+                (HOOKS, self._boundaries.detach),
+                (HOOKS, lambda: self._end_report(status, end)),
+            )
+            for part, take_down in parts:
+                with self._guard(part):
+                    take_down()
         # Not under the lock: a slow disk must not hold up whoever asks next whether this run is over.
         report_json = ""
         with self._guard(HOOKS):
@@ -196,21 +217,11 @@ class Session:
         self._ledger.clear()
         facts = read_model(model)
         files = self._outputs.open(facts.step, None if self._earlier.info is None else self._earlier.info.run_dir)
-        if not files.resumed:
-            self._earlier = RunReport()
-        elif self._earlier.info is None or self._earlier.info.run_dir != files.run_dir:
-            self._earlier = report_from_json(files.earlier_report or "", facts.step)
+        self._earlier = earlier_report(self._earlier, files.run_dir, files.earlier_report, facts.step)
         started = facts.step if self._earlier.info is None else self._earlier.info.start_step
         self._model_on_accelerator = facts.on_accelerator
-        self._update_report(
-            epochs=self._earlier.epochs,
-            info=RunInfo(
-                run_dir=files.run_dir,
-                start_step=started,
-                steps_per_execution=facts.steps_per_execution,
-                resumed=files.resumed,
-            ),
-        )
+        info = facts.run_info(files.run_dir, started, files.resumed)
+        self._live.update(epochs=self._earlier.epochs, info=info)
         # Even a run that is killed in its first epoch can then be continued.
         self._outputs.begin(self.report.to_json())
         self._timer.configure(
@@ -225,25 +236,12 @@ class Session:
                 "input wait is an estimate"
             )
 
-    def _wrap(self, model: Any) -> None:
-        function = model.train_function
-        # There is none after `compile()` in mid-training, and another one after `make_train_function(force=True)`.
-        if not callable(function) or (self._wrapper is not None and is_wrapped_by(function, self._wrapper)):
-            return
-        self._own_function = function
-        self._wrapper = model.train_function = self._timer.wrap(function)
-
-    def _unwrap(self, model: Any) -> None:
-        if self._wrapper is not None and model.train_function is self._wrapper:
-            model.train_function = without_closed_wrappers(self._own_function)
-        self._wrapper = self._own_function = None
-
     def _end_report(self, status: Status, end: float) -> None:
         wall = (self._earlier.wall_seconds or 0.0) + end - self._begin_seconds
         dropped = self._outputs.dropped
         if dropped:
             self._add_note(f"the disk did not keep up: {dropped} chunks of records are missing in the files")
-        self._update_report(status=status, wall_seconds=wall, records_dropped=dropped, devices=self._sampler.devices)
+        self._live.update(status=status, wall_seconds=wall, records_dropped=dropped, devices=self._sampler.devices)
 
     def _choose_source(self, iterator: Any, batches_per_call: int) -> WaitSource | None:
         return choose_source(iterator, batches_per_call, self._add_note)
@@ -251,6 +249,7 @@ class Session:
     def _take(self, chunk: StepArray) -> None:
         self._ledger.add(chunk)
         self._outputs.steps(chunk)
+        self._explainer.poll(self._timer.iterator)
 
     def _take_samples(self, gpus: GpuSamples, host: HostSamples) -> None:
         self._ledger.add_samples(gpus, host)
@@ -260,6 +259,7 @@ class Session:
         if not self._ledger.is_open:
             return
         self._timer.finish_epoch()
+        self._explainer.poll(self._timer.iterator, final=True)
         frame = dataclasses.replace(
             self._ledger.frame(now),
             watch_overhead_seconds=self._timer.overhead_seconds - self._epoch_overhead_seconds,
@@ -270,28 +270,27 @@ class Session:
         )
         devices = self._sampler.devices
         summary = self._ledger.close(frame, devices)
+        summary = dataclasses.replace(summary, callbacks=self._callback_timer.take_epoch(now))
+        summary = self._explainer.explain(summary, self.report.epochs, devices, self.report.info)
         epochs = (*self.report.epochs, summary)
-        self._update_report(epochs=epochs, devices=devices, records_dropped=self._outputs.dropped)
+        verdict = self._explainer.explain_run(epochs, devices, self.report.info)
+        self._live.update(epochs=epochs, verdict=verdict, devices=devices, records_dropped=self._outputs.dropped)
         self._outputs.epoch(summary, self.report.to_json())
 
     def _add_note(self, text: str) -> None:
-        with self._report_lock:
-            if text in self.report.notes:
-                return
-            self._update_report(notes=(*self.report.notes, text))
-        self._outputs.say(text)
-
-    def _update_report(self, **changes: Any) -> None:
-        # The writer's thread adds notes, too.
-        with self._report_lock:
-            self.report = dataclasses.replace(self.report, **changes)
-
-    def _interrupt(self) -> None:
-        self.finish("interrupted")
+        if self._live.add_note(text):
+            self._outputs.say(text)
 
     def _finish_if_fit_is_gone(self) -> None:
         if not self._boundaries.driver_is_running():
             self.finish("interrupted")
+
+
+def _stamped(dataset: Any) -> Any:
+    # Here, because with another backend than TensorFlow this package must not load it.
+    from keras_gpu_watch.watched import watch
+
+    return watch(dataset)
 
 
 def _finish_at_exit(reference: weakref.ref[Session]) -> None:

@@ -37,6 +37,18 @@ EPOCH_SHARE = Tag("epoch/input_wait_share_percent", "%", "Input wait share of th
 EPOCH_CEILING = Tag("epoch/ceiling_speedup", "x", "How many times faster the steps would go if input were free")
 EPOCH_FIRST_BATCH = Tag("epoch/first_batch_seconds", "s", "From the epoch's start to its first batch")
 EPOCH_EXAMPLES = Tag("epoch/examples_per_second", "1/s", "Examples per second over the epoch's steady steps")
+EPOCH_VALIDATION = Tag("epoch/validation_seconds", "s", "From the epoch's last step to the end of its validation")
+EPOCH_COMPILE = Tag("epoch/compile_seconds", "s", "Steps that traced or compiled")
+STAGE_BUSY = Tag(
+    "pipeline/<stage>/busy_ms_per_batch", "ms", "The stage's own work for one batch, all its parallel calls together"
+)
+STAGE_PARALLELISM = Tag("pipeline/<stage>/parallelism", "calls", "Calls that may run at a time: AUTOTUNE's choice")
+STAGE_WAIT_SHARE = Tag("pipeline/<stage>/wait_share_percent", "%", "Its share in the input wait")
+STAGE_BUFFERED = Tag("pipeline/<stage>/buffered_elements", "elements", "Mean of what was in its buffer")
+STAGE_CAPACITY = Tag(
+    "pipeline/<stage>/capacity_batches_per_second", "1/s", "What it could give if nothing else held it up"
+)
+CALLBACK_SECONDS = Tag("callback/<name>/seconds", "s", "In one callback's hooks in the epoch, of the five slowest ones")
 GPU_UTILIZATION = Tag(
     "gpu<i>/utilization_percent", "%", "Share of the driver's sample period (1/6 to 1 s) in which a kernel ran"
 )
@@ -56,7 +68,12 @@ HOST_PROCESS_CPU = Tag("host/process_cpu_percent", "%", "Of the same cores, busy
 HOST_IOWAIT = Tag("host/iowait_percent", "%", "Of the same cores, idle while something waits for a disk")
 HOST_MEMORY = Tag("host/memory_percent", "%", "Used share of the memory that this process may use")
 HOST_DISK_READ = Tag("host/disk_read_mib_per_second", "MiB/s", "Read from storage by this process")
+HOST_INTERPRETER = Tag(
+    "host/interpreter_busy_percent", "%", "How often Python code of other threads held the interpreter lock"
+)
 
+STAGE_TAGS: tuple[Tag, ...] = (STAGE_BUSY, STAGE_PARALLELISM, STAGE_WAIT_SHARE, STAGE_BUFFERED, STAGE_CAPACITY)
+"""Of each stage of the input pipeline: `<stage>` stands for its position and name."""
 GPU_TAGS: tuple[Tag, ...] = (
     GPU_UTILIZATION,
     GPU_MEMORY,
@@ -68,7 +85,14 @@ GPU_TAGS: tuple[Tag, ...] = (
     GPU_DRAM_ACTIVITY,
 )
 """Of each GPU: `<i>` stands for its position in the report's list."""
-HOST_TAGS: tuple[Tag, ...] = (HOST_CPU, HOST_PROCESS_CPU, HOST_IOWAIT, HOST_MEMORY, HOST_DISK_READ)
+HOST_TAGS: tuple[Tag, ...] = (
+    HOST_CPU,
+    HOST_PROCESS_CPU,
+    HOST_IOWAIT,
+    HOST_MEMORY,
+    HOST_DISK_READ,
+    HOST_INTERPRETER,
+)
 
 TAGS: tuple[Tag, ...] = (
     STEP_INPUT_WAIT,
@@ -85,6 +109,10 @@ TAGS: tuple[Tag, ...] = (
     EPOCH_CEILING,
     EPOCH_FIRST_BATCH,
     EPOCH_EXAMPLES,
+    EPOCH_VALIDATION,
+    EPOCH_COMPILE,
+    *STAGE_TAGS,
+    CALLBACK_SECONDS,
     *GPU_TAGS,
     *HOST_TAGS,
 )

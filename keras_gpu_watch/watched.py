@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_gpu_watch.guard import logger
 from keras_gpu_watch.probes.stamp import Stamper
-from keras_gpu_watch.probes.stamp_source import STAMPS_ATTRIBUTE, WATCHED_ATTRIBUTE
+from keras_gpu_watch.probes.stamp_source import DATASET_ATTRIBUTE, STAMPS_ATTRIBUTE, WATCHED_ATTRIBUTE
 
 
 class WatchedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -51,6 +51,7 @@ class WatchedDataset(tf.data.Dataset):  # type: ignore[misc]
         iterator: Iterator[Any]
         iterator, ring = self._stamper.iterator()
         setattr(iterator, STAMPS_ATTRIBUTE, ring)
+        setattr(iterator, DATASET_ATTRIBUTE, self._user_dataset)
         _save_as_stateful_as_the_user(iterator, self._user_dataset)
         return iterator
 

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = "keras_gpu_watch"
 SOURCE = Path(__file__).parent.parent / PACKAGE
 
-WORDS = {"records", "samples", "tags", "clock", "guard", "errors", "_version"}
+WORDS = {"records", "samples", "findings", "tags", "clock", "guard", "errors", "_version"}
 ISLANDS = {
     "probes",
     "recorder",
@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{island: WORDS for island in ISLANDS},
     # What stands between the islands.
     "ledger": WORDS | {"recorder", "accounting", "device_accounting"},
-    "session": WORDS | ISLANDS | {"ledger"},
+    "explainer": WORDS | {"pipeline", "diagnosis"},
+    "session": WORDS | ISLANDS | {"ledger", "explainer", "watched"},
     "watched": WORDS | {"probes", "pipeline"},
     "callback": WORDS | {"session", "report"},
     "tensorboard_plugin": {"tags", "records", "report"},
@@ -55,7 +56,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "demo.py",
     ),
     "tensorboard": ("sinks/tensorboard_events.py", "tensorboard_plugin/"),
-    "rich": ("sinks/console.py", "demo.py", "cli.py"),
+    "rich": ("sinks/console.py", "sinks/epoch_table.py", "sinks/stage_table.py", "demo.py", "cli.py"),
     "bokeh": ("report/",),
     "psutil": ("probes/",),
 }

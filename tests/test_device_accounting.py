@@ -187,6 +187,7 @@ def test_the_host_is_told_over_the_same_time():
     assert summary.process_memory_max_bytes == 63.0
     assert summary.memory_max_percent == 64.0
     assert known(summary.disk_read_bytes_per_second).mean == 45.0
+    assert known(summary.interpreter_busy_percent).mean == 46.0
 
 
 def test_a_host_without_samples_in_the_epoch_is_none_and_without_readings_all_none():

@@ -88,7 +88,8 @@ def test_a_long_epoch_is_added_up_in_pieces_with_the_same_result(monkeypatch: py
 
     assert (in_pieces.gpus, in_pieces.host) == (whole.gpus, whole.host)
     for field in dataclasses.fields(EpochSummary):
-        if field.name not in ("gpus", "host"):
+        # The steps for the picture lie within one piece.
+        if field.name not in ("gpus", "host", "typical_steps"):
             assert getattr(in_pieces, field.name) == pytest.approx(getattr(whole, field.name), abs=1e-9), field.name
 
 

@@ -70,6 +70,7 @@ def summarize_host(samples: HostSamples, frame: SampleFrame) -> HostSummary | No
         process_memory_max_bytes=_maximum(steady["process_memory_bytes"]),
         memory_max_percent=_maximum(steady["memory_percent"]),
         disk_read_bytes_per_second=_distribution(steady["disk_read_bytes_per_second"]),
+        interpreter_busy_percent=_distribution(steady["interpreter_busy_percent"]),
     )
 
 

@@ -56,6 +56,16 @@ class Boundaries:
         self._shadow(callback_list)
         return vars(callback_list).get(_BEGUN) or self._clock()
 
+    @property
+    def callbacks(self) -> list[Any]:
+        """What the callback list holds; nothing where no list was found."""
+        return list(self._list.callbacks) if self._list is not None else []
+
+    @property
+    def driver(self) -> FrameType | None:
+        """The call, of `fit` in most cases, that drives the callback list; `None` where no list was found."""
+        return self._driver
+
     def take(self, name: str) -> float:
         """When boundary `name` was reached: the stamp if there is one, else now."""
         return self._stamps.pop(name, None) or self._clock()

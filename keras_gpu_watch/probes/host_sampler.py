@@ -13,6 +13,7 @@ import psutil
 
 from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.probes.host_limits import ROOT, affinity, memory_limit, online_cores, usable_cores
+from keras_gpu_watch.probes.interpreter_lock import InterpreterLock
 from keras_gpu_watch.samples import HOST_FIELDS, HOST_SAMPLE_DTYPE, HostDevice, HostSamples
 
 REFUSED = "the system does not let this process read it; containers often do not"
@@ -32,9 +33,10 @@ class HostSampler:
     Args:
         clock: The monotonic clock.
         root: Where `proc` and `sys` are.
+        interpreter: What the thread that samples pauses with; without it, the interpreter lock is not looked at.
     """
 
-    def __init__(self, clock: Clock = monotonic, root: Path = ROOT) -> None:
+    def __init__(self, clock: Clock = monotonic, root: Path = ROOT, interpreter: InterpreterLock | None = None) -> None:
         self._clock = clock
         self._unavailable: dict[str, str] = {}
         machine_memory_bytes = None
@@ -56,6 +58,9 @@ class HostSampler:
         self._process_cpu = _Rate()
         self._disk_read = _Rate()
         self._readers = self._choose_readers(root)
+        if interpreter is not None:
+            field = "interpreter_busy_percent"
+            self._readers.append(((field,), lambda: {field: interpreter.take_percent()}))
 
     @property
     def device(self) -> HostDevice:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_gpu_watch.probes.device_values import on_accelerator
+from keras_gpu_watch.records import RunInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,24 @@ class ModelFacts:
     """Batches trained so far, by its optimizer; 0 without one."""
     steps_per_execution: int
     jit_compile: bool
+    run_eagerly: bool
     on_accelerator: bool
     """Whether some variable lives on a GPU or TPU."""
+    replicas: int
+    """Of its distribution strategy, over all workers; 1 without one."""
+
+    def run_info(self, run_dir: str | None, start_step: int, resumed: bool) -> RunInfo:
+        """What is known of a run of the model; see `RunInfo` for the arguments."""
+        return RunInfo(
+            run_dir=run_dir,
+            start_step=start_step,
+            resumed=resumed,
+            steps_per_execution=self.steps_per_execution,
+            on_accelerator=self.on_accelerator,
+            jit_compile=self.jit_compile,
+            run_eagerly=self.run_eagerly,
+            replicas=self.replicas,
+        )
 
 
 def read_model(model: Any) -> ModelFacts:
@@ -33,7 +50,9 @@ def read_model(model: Any) -> ModelFacts:
         step=optimizer_step(model),
         steps_per_execution=int(getattr(model, "steps_per_execution", 1) or 1),
         jit_compile=getattr(model, "jit_compile", False) is True and not model.run_eagerly,
+        run_eagerly=bool(model.run_eagerly),
         on_accelerator=any(on_accelerator(variable.value) for variable in model.variables),
+        replicas=int(getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)),
     )
 
 

@@ -14,6 +14,7 @@ from keras_gpu_watch.clock import Clock, monotonic
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.probes.gpu_sampler import GpuSampler
 from keras_gpu_watch.probes.host_sampler import HostSampler
+from keras_gpu_watch.probes.interpreter_lock import InterpreterLock
 from keras_gpu_watch.probes.nvml import load_binding
 from keras_gpu_watch.probes.nvml_errors import NvmlError
 from keras_gpu_watch.samples import GPU_SAMPLE_DTYPE, HOST_SAMPLE_DTYPE, Devices, GpuSamples, HostSamples
@@ -62,6 +63,7 @@ class Sampler:
         self._clock = clock
         self._gpus: GpuSampler | None = None
         self._host: HostSampler | None = None
+        self._interpreter = InterpreterLock(clock)
         self._devices = Devices()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -90,7 +92,7 @@ class Sampler:
         else:
             self._gpus = GpuSampler(binding, ordinals, self._say, step, self._stopping.is_set, clock=self._clock)
         with self._guard(HOST_SAMPLING):
-            self._host = HostSampler(self._clock)
+            self._host = HostSampler(self._clock, interpreter=self._interpreter)
         thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
             thread.start()
@@ -138,7 +140,7 @@ class Sampler:
             if len(gpus) or len(host):
                 self._hand_on(gpus, host)
             due_seconds = min(gpu_pace.due_seconds, host_pace.due_seconds)
-            self._stopping.wait(max(due_seconds - self._clock(), 0.0))
+            self._interpreter.wait(self._stopping, due_seconds - self._clock())
         with self._guard(GPU_SAMPLING):
             if self._gpus is not None:
                 self._gpus.close()

@@ -14,6 +14,8 @@ from keras_gpu_watch.records import Bools, Floats, Ints
 
 STAMPS_ATTRIBUTE = "_keras_gpu_watch_stamps"
 """Attribute of a stamped iterator that holds its ring."""
+DATASET_ATTRIBUTE = "_keras_gpu_watch_dataset"
+"""Attribute of a stamped iterator that holds the user's dataset."""
 WATCHED_ATTRIBUTE = "_keras_gpu_watch_watched"
 """Attribute that is true of a watched dataset."""
 

@@ -138,6 +138,11 @@ class StepTimer:
         return self._step_axis
 
     @property
+    def iterator(self) -> Any:
+        """The iterator that the newest step fetched from; `None` before the first one."""
+        return self._iterator
+
+    @property
     def closed(self) -> bool:
         """Whether it times nothing any more."""
         return self._closed

@@ -30,6 +30,38 @@ def trace_counter(function: TrainFunction) -> Callable[[], int]:
     return lambda: sum(count() for count in counters)
 
 
+class TimedFunction:
+    """Keeps the train function of one model timed, whoever replaces it in mid-training.
+
+    Args:
+        wrap: Makes the timed function of a train function; `StepTimer.wrap`.
+    """
+
+    def __init__(self, wrap: Callable[[TrainFunction], TrainFunction]) -> None:
+        self._wrap = wrap
+        self._own: Any = None
+        self._timed: Any = None
+
+    def is_in_place(self, model: Any) -> bool:
+        """Whether the model's train function is the one that was put there."""
+        return model.train_function is self._timed
+
+    def put(self, model: Any) -> None:
+        """Time the model's train function, if it has one and it is not timed already."""
+        function = model.train_function
+        # There is none after `compile()` in mid-training, and another one after `make_train_function(force=True)`.
+        if not callable(function) or (self._timed is not None and is_wrapped_by(function, self._timed)):
+            return
+        self._own = function
+        self._timed = model.train_function = self._wrap(function)
+
+    def take_off(self, model: Any) -> None:
+        """Give the model its own function back, unless somebody else has replaced ours."""
+        if self._timed is not None and self.is_in_place(model):
+            model.train_function = without_closed_wrappers(self._own)
+        self._own = self._timed = None
+
+
 def is_wrapped_by(function: TrainFunction, wrapper: TrainFunction) -> bool:
     """Whether `wrapper` is `function` or stands somewhere below it."""
     return any(layer is wrapper for layer in _layers(function))

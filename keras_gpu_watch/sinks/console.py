@@ -1,53 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints one line for each epoch and a table at the end."""
+"""Prints one line for each epoch with what is new about it, and tables and the verdict at the end."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 from rich.text import Text
 
+from keras_gpu_watch.findings import Suggestion, Verdict
 from keras_gpu_watch.records import EpochSummary, StepArray
 from keras_gpu_watch.samples import GpuSamples, HostSamples
+from keras_gpu_watch.sinks.epoch_table import epoch_table
+from keras_gpu_watch.sinks.epoch_words import epoch_line
+from keras_gpu_watch.sinks.stage_table import footnotes, stage_table
+from keras_gpu_watch.sinks.verdict_words import brief_lines, callback_lines, full_lines
+from keras_gpu_watch.sinks.wording import plain
 
-_HEAD_ROWS = 3
-_TAIL_ROWS = 8
 _LEAST_FILE_WIDTH = 100
-# A part is named in an epoch's line from this share of its wall time on.
-_NAMED_SHARE = 0.01
-
-_Seconds = Callable[[EpochSummary], "float | None"]
-_STEP_PARTS: tuple[tuple[str, _Seconds], ...] = (
-    ("input wait", lambda epoch: epoch.input_wait_seconds),
-    ("compute", lambda epoch: epoch.compute_seconds),
-)
-_WHOLE_STEP: tuple[str, _Seconds] = ("train steps", lambda epoch: epoch.step_seconds)
-_OTHER_PARTS: tuple[tuple[str, _Seconds], ...] = (
-    ("first batch", lambda epoch: epoch.first_batch_seconds),
-    ("compile", lambda epoch: epoch.compile_seconds),
-    ("host", lambda epoch: epoch.host_seconds),
-    ("validation", lambda epoch: epoch.validation_seconds),
-    ("epoch end", lambda epoch: epoch.epoch_end_seconds),
-    # Below what is promised it is noise.
-    ("unattributed", lambda epoch: epoch.unattributed_seconds if _is_much(epoch.unattributed_seconds, epoch) else 0.0),
-)
-_HEADERS = {
-    "train steps": "train\nsteps",
-    "input wait": "input\nwait",
-    "first batch": "first\nbatch",
-    "validation": "valid-\nation",
-    "epoch end": "epoch\nend",
-    "unattributed": "unattri-\nbuted",
-}
-_WALL: tuple[str, _Seconds] = ("wall", lambda epoch: epoch.wall_seconds)
+# Longer lines are tiring to read.
+_MOST_LINE_WIDTH = 100
+_INDENT = "  "
 
 
-def _is_much(unattributed_seconds: float, epoch: EpochSummary) -> bool:
-    return unattributed_seconds > max(0.005, 0.01 * epoch.wall_seconds)
+class Draw(Protocol):
+    """Draws one epoch's typical steps."""
+
+    def __call__(self, epoch: EpochSummary, width: int, ascii_only: bool) -> str:
+        """Give the picture's lines, of at most `width` columns."""
 
 
 class ConsoleSink:
@@ -55,11 +39,15 @@ class ConsoleSink:
 
     Args:
         enabled: False to stay silent.
+        draw: Draws the picture of an epoch's typical steps; `None` for no pictures.
     """
 
-    def __init__(self, enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, draw: Draw | None = None) -> None:
         self._enabled = enabled
+        self._draw = draw
         self._epochs: list[EpochSummary] = []
+        self._drawn: EpochSummary | None = None
+        self._verdict: Verdict | None = None
         # In the order of their appearance; a dict because it forgets duplicates.
         self._notes: dict[str, None] = {}
         self._closed = False
@@ -71,11 +59,16 @@ class ConsoleSink:
         """Nothing: the epoch's line shows their means."""
 
     def epoch(self, summary: EpochSummary, report_json: str) -> None:
-        """Print the epoch's line, and those of its notes that are new."""
+        """Print the epoch's line, its verdict and its notes if they are new, and the run's first picture."""
         if not self._enabled:
             return
         self._epochs.append(summary)
-        _print(_epoch_line(summary))
+        _print([epoch_line(summary)])
+        if summary.verdict is not None and not _says_the_same(summary.verdict, self._verdict):
+            _print(brief_lines(summary.verdict, _line_width()))
+        self._verdict = summary.verdict
+        if self._draw is not None and self._drawn is None and summary.typical_steps:
+            _print(["", *self._picture(self._draw, summary)])
         for text in summary.notes:
             self.note(text)
 
@@ -84,17 +77,56 @@ class ConsoleSink:
         if not self._enabled or text in self._notes:
             return
         self._notes[text] = None
-        _print(f"GPU Watch: {text}")
+        _print([f"GPU Watch: {text}"])
 
     def close(self, report_json: str) -> None:
-        """Print the table of the epochs, and the notes once more below it."""
+        """Print the tables of epochs and stages, the verdict in full, the newest picture, and the notes once more."""
         if not self._enabled or self._closed:
             return
         self._closed = True
-        if self._epochs:
-            _print_table(self._epochs)
-        for text in list(self._notes) if self._epochs else ():
-            _print(f"  Note: {text}")
+        if not self._epochs:
+            return
+        _print_table(lambda wide: epoch_table(self._epochs, gap=2 if wide else 1))
+        self._print_stages()
+        verdict = _verdict_of(report_json) or self._epochs[-1].verdict
+        lines = [] if verdict is None else full_lines(verdict, self._epochs[-1].other_verdicts, _line_width())
+        lines += callback_lines(self._epochs, _line_width())
+        _print([*lines, ""] if lines else [])
+        newest = next((epoch for epoch in reversed(self._epochs) if epoch.typical_steps), None)
+        if self._draw is not None and newest is not None and newest is not self._drawn:
+            _print(self._picture(self._draw, newest))
+        _print(f"{_INDENT}Note: {text}" for text in self._notes)
+
+    def _print_stages(self) -> None:
+        pipelines = (epoch.pipeline for epoch in reversed(self._epochs))
+        pipeline = next((pipeline for pipeline in pipelines if pipeline is not None and pipeline.stages), None)
+        if pipeline is None:
+            return
+        stages = pipeline.stages
+        _print_table(lambda wide: stage_table(stages, wide))
+        _print([*(_INDENT + line for line in footnotes(stages, pipeline.reason)), ""])
+
+    def _picture(self, draw: Draw, epoch: EpochSummary) -> list[str]:
+        self._drawn = epoch
+        picture = draw(epoch, width=_line_width() - 2 * len(_INDENT), ascii_only=not _knows("█▒░·─┴"))
+        return [*(_INDENT + line for line in picture.split("\n")), ""]
+
+
+def _says_the_same(verdict: Verdict, earlier: Verdict | None) -> bool:
+    return earlier is not None and (verdict.kind, verdict.cause, verdict.stage) == (
+        earlier.kind,
+        earlier.cause,
+        earlier.stage,
+    )
+
+
+def _verdict_of(report_json: str) -> Verdict | None:
+    """The run's verdict, as the report has it; there is no text where making the report failed."""
+    fields = json.loads(report_json or "{}").get("verdict")
+    if fields is None:
+        return None
+    suggestions = tuple(Suggestion(**suggestion) for suggestion in fields.pop("suggestions"))
+    return Verdict(**fields, suggestions=suggestions)
 
 
 def _console() -> Console:
@@ -103,173 +135,42 @@ def _console() -> Console:
     return Console(force_jupyter=False, highlight=False)
 
 
-def _print(text: str) -> None:
-    # As Text, so that brackets in it are not taken for markup.
-    _console().print(Text(_encodable(text)), soft_wrap=True)
+def _line_width() -> int:
+    return min(_console().width, _MOST_LINE_WIDTH)
 
 
-def _print_table(epochs: Sequence[EpochSummary]) -> None:
+def _print(lines: Iterable[str]) -> None:
+    console = _console()
+    for line in lines:
+        # As Text, so that brackets in it are not taken for markup.
+        console.print(Text(_encodable(plain(line))), soft_wrap=True)
+
+
+def _print_table(make: Callable[[bool], Table]) -> None:
     console = _console()
     if not console.is_terminal:
         console.width = max(console.width, _LEAST_FILE_WIDTH)
-    wide = _table(epochs, gap=2)
-    table = wide if _natural_width(console, wide) <= console.width else _table(epochs, gap=1)
+    wide = make(True)
+    table = wide if _natural_width(console, wide) <= console.width else make(False)
     # A terminal that is narrower still wraps the rows itself; rich would cut the numbers short.
-    console.width = max(console.width, _natural_width(console, table))
-    console.print(table)
+    # (Its height, because the width alone is not heeded on a terminal that calls itself dumb.)
+    console.size = ConsoleDimensions(max(console.width, _natural_width(console, table)), console.height)
+    with console.capture() as capture:
+        console.print(table)
+    console.file.write(_encodable(capture.get()))
 
 
 def _natural_width(console: Console, table: Table) -> int:
     return console.measure(table, options=console.options.update(max_width=1_000)).maximum
 
 
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
 def _encodable(text: str) -> str:
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
+    return text.encode(_encoding(), "replace").decode(_encoding())
 
 
-def _epoch_line(epoch: EpochSummary) -> str:
-    # Keras counts epochs from 1 in what it prints, from 0 in its hooks.
-    head = f"GPU Watch epoch {epoch.epoch + 1}: {_wait_words(epoch)}"
-    parts = _known_parts(epoch)
-    main, main_seconds = max(parts, key=lambda part: part[1])
-    others = [
-        f"{name} {_duration(seconds)}"
-        for name, seconds in parts
-        if name != main and seconds >= _NAMED_SHARE * epoch.wall_seconds and seconds > 0
-    ]
-    share = _percent(main_seconds / epoch.wall_seconds) if epoch.wall_seconds > 0 else "-"
-    spent = f"mostly {main}: {_duration(main_seconds)} of {_duration(epoch.wall_seconds)} ({share})"
-    return " | ".join([head, spent, *([", ".join(others)] if others else []), *_gpu_words(epoch)])
-
-
-def _wait_words(epoch: EpochSummary) -> str:
-    if epoch.input_wait_share is None:
-        return "input wait not measured"
-    share = _percent(epoch.input_wait_share)
-    estimated = {"input_wait_share", "input_wait_seconds"} & set(epoch.estimated)
-    words = f"input wait {'about ' if estimated and share[0] != '<' else ''}{share} of the step"
-    return words if epoch.ceiling_speedup is None else f"{words}, ceiling {epoch.ceiling_speedup:.2f}x"
-
-
-def _gpu_words(epoch: EpochSummary) -> list[str]:
-    """How busy the GPUs were; nothing where that was not measured."""
-    means = _gpu_means([epoch])
-    if not means:
-        return []
-    swings = len(epoch.gpus) == 1 and epoch.gpus[0].swings is True
-    return [f"{'GPU' if len(means) == 1 else 'GPUs'} {_busy(means)} busy{' in swings' if swings else ''}"]
-
-
-def _gpu_means(epochs: Sequence[EpochSummary]) -> list[float]:
-    """Mean utilization in percent of each GPU whose utilization was measured, each epoch weighted by its samples."""
-    weighted: dict[int, list[tuple[float, int]]] = {}
-    for epoch in epochs:
-        for gpu in epoch.gpus:
-            if gpu.utilization_percent is not None and gpu.samples:
-                weighted.setdefault(gpu.gpu, []).append((gpu.utilization_percent.mean, gpu.samples))
-    return [
-        sum(mean * samples for mean, samples in gpu) / sum(samples for _, samples in gpu) for gpu in weighted.values()
-    ]
-
-
-def _busy(means: Sequence[float]) -> str:
-    """From the least busy GPU to the busiest one."""
-    if not means:
-        return "-"
-    low, high = min(means), max(means)
-    if f"{low:.0f}" == f"{high:.0f}":
-        return _percent((low + high) / 2e2)
-    return f"{low:.0f}-{high:.0f} %"
-
-
-def _known_parts(epoch: EpochSummary) -> list[tuple[str, float]]:
-    """Parts of the epoch's wall time, without those that were not measured."""
-    together = epoch.input_wait_seconds is None or epoch.compute_seconds is None
-    columns = ((_WHOLE_STEP,) if together else _STEP_PARTS) + _OTHER_PARTS
-    readings = ((name, seconds(epoch)) for name, seconds in columns)
-    return [(name, seconds) for name, seconds in readings if seconds is not None]
-
-
-def _percent(ratio: float) -> str:
-    percent = 100 * ratio
-    if 0 < percent < 0.05:
-        return "<0.1 %"
-    return f"{percent:.1f} %" if 0 < percent < 9.95 else f"{percent:.0f} %"
-
-
-def _duration(seconds: float) -> str:
-    return f"{1e3 * seconds:.2g} ms" if 0 < seconds < 0.0995 else f"{_number(seconds)} s"
-
-
-def _number(seconds: float) -> str:
-    """Seconds with three digits or so."""
-    if seconds >= 99.95:
-        return f"{seconds:.0f}"
-    return f"{seconds:.1f}" if seconds >= 9.995 else f"{seconds:.2f}"
-
-
-def _table(epochs: Sequence[EpochSummary], gap: int) -> Table:
-    columns = _columns(epochs)
-    table = Table(title="GPU Watch: seconds per epoch", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    # The box puts one blank between columns by itself.
-    table.padding = (0, 0, 0, gap - 1)
-    table.add_column("epoch", justify="right", no_wrap=True)
-    for name, _ in columns:
-        table.add_column(_HEADERS.get(name, name), justify="right", no_wrap=True)
-    table.add_column("wait\nshare", justify="right", no_wrap=True)
-    table.add_column("ceiling", justify="right", no_wrap=True)
-    has_gpus = bool(_gpu_means(epochs))
-    if has_gpus:
-        table.add_column("GPU\nbusy", justify="right", no_wrap=True)
-    for epoch in _shown(epochs):
-        if epoch is None:
-            table.add_row(*["..."] * len(table.columns))
-        else:
-            cells = [seconds(epoch) for _, seconds in columns]
-            row = _row(str(epoch.epoch + 1), cells, epoch.input_wait_share)
-            table.add_row(*row, *([_busy(_gpu_means([epoch]))] if has_gpus else []))
-    table.add_section()
-    totals = [_total([seconds(epoch) for epoch in epochs], name) for name, seconds in columns]
-    busy = [_busy(_gpu_means(epochs))] if has_gpus else []
-    table.add_row(*_row("all", totals, _overall_share(epochs)), *busy, style="bold")
-    return table
-
-
-def _columns(epochs: Sequence[EpochSummary]) -> list[tuple[str, _Seconds]]:
-    """The columns in which at least one epoch has something to show."""
-    split = [column for column in _STEP_PARTS if any(column[1](epoch) is not None for epoch in epochs)]
-    whole = [] if all(epoch.compute_seconds is not None for epoch in epochs) else [_WHOLE_STEP]
-    others = [column for column in _OTHER_PARTS if any(column[1](epoch) for epoch in epochs)]
-    return [_WALL, *whole, *split, *others]
-
-
-def _shown(epochs: Sequence[EpochSummary]) -> list[EpochSummary | None]:
-    """The epochs that get a row; `None` stands for those left out."""
-    if len(epochs) <= _HEAD_ROWS + _TAIL_ROWS + 1:
-        return list(epochs)
-    return [*epochs[:_HEAD_ROWS], None, *epochs[-_TAIL_ROWS:]]
-
-
-def _row(label: str, seconds: Sequence[float | None], share: float | None) -> list[str]:
-    cells = ["-" if value is None else _number(value) for value in seconds]
-    if share is None:
-        return [label, *cells, "-", "-"]
-    ceiling = f"{1 / (1 - share):.2f}x" if share < 1 else "-"
-    return [label, *cells, _percent(share), ceiling]
-
-
-def _total(seconds: Sequence[float | None], name: str) -> float | None:
-    known = [value for value in seconds if value is not None]
-    # An epoch without validation spent nothing on it; an epoch whose wait is unknown leaves the sum unknown.
-    complete = len(known) == len(seconds) or (name == "validation" and known)
-    return sum(known) if complete else None
-
-
-def _overall_share(epochs: Sequence[EpochSummary]) -> float | None:
-    """Mean wait share, each epoch weighted by the time of its steps; `None` unless it is known for all."""
-    pairs = [(epoch.input_wait_share, epoch.step_seconds + epoch.host_seconds) for epoch in epochs]
-    total = sum(weight for _, weight in pairs)
-    if not total or any(share is None for share, _ in pairs):
-        return None
-    return sum(share * weight for share, weight in pairs if share is not None) / total
+def _knows(letters: str) -> bool:
+    return _encodable(letters) == letters

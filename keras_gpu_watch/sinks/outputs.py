@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from keras_gpu_watch.guard import Guard, logger
 from keras_gpu_watch.records import EpochSummary, StepArray, WatchOptions
 from keras_gpu_watch.samples import GpuSamples, HostSamples
-from keras_gpu_watch.sinks.console import ConsoleSink
+from keras_gpu_watch.sinks.console import ConsoleSink, Draw
 from keras_gpu_watch.sinks.fanout import BackgroundFanout
 from keras_gpu_watch.sinks.sink import Sink
 from keras_gpu_watch.tags import REPORT_FILE
@@ -43,6 +43,7 @@ class Outputs:
         guard: Catches our own failures.
         on_tick: Called from the background thread about twice a second.
         note: Takes a sentence for the report.
+        draw: Gives the picture of an epoch, for the console.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class Outputs:
         guard: Guard,
         on_tick: Callable[[], None],
         note: Callable[[str], None],
+        draw: Draw | None = None,
     ) -> None:
         self._options = options
         self._worker = worker
         self._guard = guard
         self._on_tick = on_tick
         self._note = note
-        self._console = ConsoleSink(options.console)
+        self._console = ConsoleSink(options.console, draw)
         self._files: BackgroundFanout | None = None
         self._report: JsonReport | None = None
 

@@ -19,6 +19,7 @@ HOST_COLUMNS = (
     "iowait_percent",
     "memory_percent",
     "disk_read_bytes_per_second",
+    "interpreter_busy_percent",
 )
 """Fields of a point's first columns."""
 GPU_COLUMNS = (

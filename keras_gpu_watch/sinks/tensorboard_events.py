@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from keras_gpu_watch.clock import Clock, monotonic, wall, wall_offset
 from keras_gpu_watch.records import Bools, EpochSummary, Floats, StepArray
 from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks import storage
+from keras_gpu_watch.sinks.finding_scalars import FindingScalars
 from keras_gpu_watch.sinks.sample_points import GPU_COLUMNS, HOST_COLUMNS, SamplePoints
 from keras_gpu_watch.sinks.thinning import Points, StepThinner, WindowThinner
 
@@ -39,6 +40,8 @@ _EPOCH_SCALES = (
     (tags.EPOCH_CEILING, 1.0),
     (tags.EPOCH_FIRST_BATCH, 1.0),
     (tags.EPOCH_EXAMPLES, 1.0),
+    (tags.EPOCH_VALIDATION, 1.0),
+    (tags.EPOCH_COMPILE, 1.0),
 )
 # In the order of `HOST_COLUMNS` and `GPU_COLUMNS`.
 _HOST_SCALES = (
@@ -47,6 +50,7 @@ _HOST_SCALES = (
     (tags.HOST_IOWAIT, 1.0),
     (tags.HOST_MEMORY, 1.0),
     (tags.HOST_DISK_READ, 1 / 2**20),
+    (tags.HOST_INTERPRETER, 1.0),
 )
 _FLUSH_SECONDS = 1.0
 # Flushing to an object store uploads the whole file again.
@@ -91,6 +95,7 @@ class TensorBoardEvents:
         self._step_series = _Series(_STEP_SCALES)
         self._window_series = _Series(_WINDOW_SCALES)
         self._epoch_series = _Series(_EPOCH_SCALES)
+        self._finding_scalars = FindingScalars()
         self._sample_points = SamplePoints(start_step)
         self._sample_series = _Series(_sample_scales(gpus=0))
         self._writer: Any = None
@@ -137,12 +142,15 @@ class TensorBoardEvents:
             summary.ceiling_speedup,
             summary.first_batch_seconds,
             summary.examples_per_second,
+            summary.validation_seconds,
+            summary.compile_seconds,
         )
         row = np.array([scalars], dtype=np.float64)
         point = Points(np.array([self._last_step]), np.array([self._mono()]), row)
         with storage.os_errors():
             self._write(self._window_series, self._window_points.end_epoch())
             self._write(self._epoch_series, point)
+            self._write_findings(self._finding_scalars.of(summary))
             self._write_samples(self._sample_points.end_epoch())
             # A flush uploads the whole file again to an object store: there it keeps to its interval.
             if not storage.is_remote(self._run_dir) or self._is_flush_due():
@@ -175,6 +183,15 @@ class TensorBoardEvents:
             self._open()
         walls = points.seconds - wall_offset(self._mono, self._wall)
         series.write(points, walls, self._writer.write)
+
+    def _write_findings(self, scalars: Mapping[str, float]) -> None:
+        if not scalars:
+            return
+        event = event_pb2.Event(step=self._last_step, wall_time=self._wall())
+        for name, value in scalars.items():
+            event.summary.value.add(tag=name, simple_value=value)
+        # The epoch's own scalars stand before it, so the file is open.
+        self._writer.write(event.SerializeToString())
 
     def _write_samples(self, points: Points) -> None:
         columns = points.values.shape[1]

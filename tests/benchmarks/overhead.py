@@ -141,12 +141,12 @@ class Alternation(keras.callbacks.Callback):
     def _switch(self, watched: bool) -> None:
         session = self._watcher._session
         self._watched = watched
-        wrapper, iterator = session._wrapper, self._iterator
+        timed, iterator = session._timed_function._timed, self._iterator
         if not watched:
-            self.model.train_function = session._own_function
+            self.model.train_function = session._timed_function._own
         else:
             # In place of the iterator that `fit` hands over.
-            self.model.train_function = wrapper if iterator is None else lambda _: wrapper(iterator)
+            self.model.train_function = timed if iterator is None else lambda _: timed(iterator)
         # The calls that it did not see must not count as missing.
         session._timer._pending.clear()
         session._timer._iterator = None

@@ -18,6 +18,7 @@ import pytest
         ("overhead", "ratio to no callback"),
         ("truth", "whichever is larger; missed:"),
         ("sampler", "CPU of the sampling thread"),
+        ("verdicts", "right kind: 4 of 4"),
     ],
 )
 def test_a_benchmark_runs_in_its_short_form_and_prints_its_table(name: str, last_words: str) -> None:

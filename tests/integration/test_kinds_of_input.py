@@ -61,9 +61,11 @@ ENDLESS: dict[str, Callable[[], Data]] = {
 """With `steps_per_epoch` one iterator serves all epochs."""
 
 WITHOUT_A_MODEL: dict[str, Callable[[], Data]] = {
-    "PyDataset with workers": lambda: {"x": Sequence(workers=2)},
-    "PyDataset with processes": lambda: {"x": Sequence(workers=2, use_multiprocessing=True)},
     "autotune off": lambda: {"x": dataset().with_options(_autotune_off())},
+}
+POOLS: dict[str, dict[str, Any]] = {
+    "threads": {"workers": 2},
+    "processes": {"workers": 2, "use_multiprocessing": True},
 }
 
 
@@ -194,8 +196,15 @@ def test_a_pydataset_without_a_pool_is_measured(log_dir: str, workers: int):
     assert watch.report.epochs[1].input_wait_seconds is not None
 
 
-@pytest.mark.parametrize("kind", WITHOUT_A_MODEL)
+@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_pydataset_with_a_pool_is_measured_too(log_dir: str, pool: str):
+    watch = fit(log_dir, {"x": Sequence(**POOLS[pool])})
+    assert [epoch.batches for epoch in watch.report.epochs] == [BATCHES] * EPOCHS
+    assert all(epoch.input_wait_seconds is not None for epoch in watch.report.epochs)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_A_MODEL)
 def test_input_that_tf_data_has_no_model_of_gives_step_times_and_the_reason(log_dir: str, kind: str):
     watch = fit(log_dir, WITHOUT_A_MODEL[kind]())
     for epoch in watch.report.epochs:

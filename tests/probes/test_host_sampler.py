@@ -16,9 +16,16 @@ import psutil
 import pytest
 
 from keras_gpu_watch.probes.host_sampler import HostSampler
+from keras_gpu_watch.probes.interpreter_lock import InterpreterLock
 from keras_gpu_watch.samples import HOST_FIELDS, HOST_SAMPLE_DTYPE
 
-RATES = {"cpu_percent", "process_cpu_percent", "iowait_percent", "disk_read_bytes_per_second"}
+RATES = {
+    "cpu_percent",
+    "process_cpu_percent",
+    "iowait_percent",
+    "disk_read_bytes_per_second",
+    "interpreter_busy_percent",
+}
 CORES = sorted(os.sched_getaffinity(0))
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 MIB = 2**20
@@ -63,10 +70,12 @@ def test_a_sample_is_one_row_on_the_given_clock():
 
 
 def test_the_first_sample_has_no_rates_and_the_second_has_all():
-    sampler = HostSampler()
+    interpreter = InterpreterLock()
+    sampler = HostSampler(interpreter=interpreter)
     (first,) = sampler.sample()
     assert {name for name in HOST_FIELDS if np.isnan(first[name])} == RATES
     _spin(5 * TICK_SECONDS)
+    interpreter.wait(threading.Event(), 0.01)
     (second,) = sampler.sample()
     assert {name for name in HOST_FIELDS if np.isnan(second[name])} == set()
     assert sampler.device.unavailable == ()

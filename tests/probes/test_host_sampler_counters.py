@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from keras_gpu_watch.probes.host_sampler import CORES_UNCLEAR, NOT_COUNTED, REFUSED, HostSampler
-from keras_gpu_watch.samples import HOST_FIELDS
 
 CORES = sorted(os.sched_getaffinity(0))
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
@@ -198,14 +197,14 @@ def test_a_reading_that_fails_is_unknown_with_a_reason_and_leaves_the_others_alo
     time.sleep(3 * TICK_SECONDS)
     (row,) = sampler.sample()
     lost = {name for name, its_file in FILES.items() if its_file == file}
-    assert {name for name in HOST_FIELDS if np.isnan(row[name])} == lost
+    assert {name for name in FILES if np.isnan(row[name])} == lost
     assert set(dict(sampler.device.unavailable)) == lost
     assert all(dict(sampler.device.unavailable).values())
     path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(Path("/proc") / file.format(pid=os.getpid()))
     time.sleep(3 * TICK_SECONDS)
     (row,) = sampler.sample()
-    assert {name for name in HOST_FIELDS if np.isnan(row[name])} == set()
+    assert {name for name in FILES if np.isnan(row[name])} == set()
     assert sampler.device.unavailable == ()
 
 
@@ -225,7 +224,7 @@ def test_there_is_no_row_when_nothing_can_be_read(machine):
     for name in FILES.values():
         (machine / "proc" / name.format(pid=os.getpid())).unlink(missing_ok=True)
     assert len(sampler.sample()) == 0
-    assert set(dict(sampler.device.unavailable)) == set(HOST_FIELDS)
+    assert set(dict(sampler.device.unavailable)) == set(FILES)
 
 
 def test_counters_that_are_refused_from_the_start_have_a_reason():

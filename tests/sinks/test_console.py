@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
+import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from keras_gpu_watch.findings import CallbackSeconds, PipelineSummary, Stage, StepTimes, Suggestion, Verdict
 from keras_gpu_watch.records import EpochSummary
 from keras_gpu_watch.samples import Distribution, GpuSummary
 from keras_gpu_watch.sinks.console import ConsoleSink
@@ -289,3 +294,223 @@ def test_the_table_with_gpus_fits_a_usual_terminal(
     assert max(len(row) for row in table.splitlines() if "\x1b" not in row) <= longest
     assert "12-98 %" in table
     assert "\N{HORIZONTAL ELLIPSIS}" not in table
+
+
+STEPS = (StepTimes(0.0, 0.03, 0.02),) * 8
+INPUT_BOUND = Verdict(
+    kind="input_bound",
+    cause="latency",
+    stage="map(decode)",
+    headline="map(decode) is too slow.",
+    suggestions=(Suggestion(what="Run more calls", why="cores are idle", code="ds.map(decode, 8)"),),
+)
+COMPUTE_BOUND = Verdict(kind="compute_bound", headline="Nothing to gain here.")
+PIPELINE = PipelineSummary(
+    stages=(
+        Stage(index=0, op="range", reason="not in the model"),
+        Stage(index=1, op="map", function="decode", source="train.py:42", busy_seconds_per_batch=0.0641),
+    )
+)
+
+
+def _draw(epoch: EpochSummary, width: int, ascii_only: bool) -> str:
+    return f"picture of epoch {epoch.epoch} {'#' if ascii_only else '█'}\n{'=' * width}"
+
+
+def test_a_verdict_is_printed_when_it_is_new_and_not_again(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink()
+    shown = []
+    slower = dataclasses.replace(INPUT_BOUND, headline="map(decode) is even slower.", severity="critical")
+    verdicts = [None, INPUT_BOUND, INPUT_BOUND, slower, COMPUTE_BOUND, INPUT_BOUND, None, INPUT_BOUND]
+    for number, verdict in enumerate(verdicts):
+        sink.epoch(make_epoch(number, verdict=verdict), "{}")
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(f"GPU Watch epoch {number + 1}:")
+        shown.append(lines[1:])
+    new = ["  => map(decode) is too slow.", "     Try: Run more calls", "        ds.map(decode, 8)"]
+    assert shown == [[], new, [], [], ["  => Nothing to gain here."], new, [], new]
+
+
+@pytest.mark.parametrize("changes", [{"kind": "bursty_input"}, {"cause": "python_lock"}, {"stage": "map(augment)"}])
+def test_a_verdict_of_another_kind_cause_or_stage_is_new(
+    make_epoch: MakeEpoch, capsys: Capture, changes: dict[str, Any]
+) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0, verdict=INPUT_BOUND), "{}")
+    sink.epoch(make_epoch(1, verdict=dataclasses.replace(INPUT_BOUND, **changes)), "{}")
+    assert capsys.readouterr().out.count("=> map(decode) is too slow.") == 2
+
+
+def test_the_end_shows_stages_verdict_callbacks_and_the_newest_picture_in_this_order(
+    make_epoch: MakeEpoch, capsys: Capture
+) -> None:
+    sink = ConsoleSink(draw=_draw)
+    findings: dict[str, Any] = {"verdict": INPUT_BOUND, "pipeline": PIPELINE, "typical_steps": STEPS}
+    sink.epoch(make_epoch(0, **findings), "{}")
+    slow = (CallbackSeconds(name="ModelCheckpoint", epoch_seconds=2.0),)
+    sink.epoch(make_epoch(1, **findings, callbacks=slow, other_verdicts=(COMPUTE_BOUND,)), "{}")
+    sink.note("something to know")
+    capsys.readouterr()
+    sink.close("{}")
+    out = capsys.readouterr().out
+    landmarks = [
+        "GPU Watch: seconds per epoch",
+        "GPU Watch: input pipeline",
+        " 1 map(decode) ",
+        "  Not measured: not in the model",
+        "GPU Watch: map(decode) is too slow.",
+        "  1. Run more calls: cores are idle",
+        "  Also: Nothing to gain here.",
+        "  Callbacks: ModelCheckpoint 2.00 s (10 %)",
+        "  picture of epoch 1 ",
+        "  Note: something to know",
+    ]
+    places = [out.index(landmark) for landmark in landmarks]
+    assert places == sorted(places)
+    # No two blank lines below the tables.
+    assert "\n\n\n" not in out[places[3] :]
+
+
+def test_the_verdict_at_the_end_is_the_runs(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(verdict=COMPUTE_BOUND), "{}")
+    capsys.readouterr()
+    sink.close(json.dumps({"verdict": dataclasses.asdict(INPUT_BOUND), "epochs": []}))
+    out = capsys.readouterr().out
+    assert "GPU Watch: map(decode) is too slow.\n  1. Run more calls: cores are idle\n" in out
+    assert "Nothing to gain" not in out
+
+
+@pytest.mark.parametrize("report_json", ["", "{}", '{"verdict": null}'])
+def test_without_a_verdict_of_the_run_the_newest_epochs_stands_for_it(
+    make_epoch: MakeEpoch, capsys: Capture, report_json: str
+) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(0, verdict=COMPUTE_BOUND), "{}")
+    sink.epoch(make_epoch(1, verdict=INPUT_BOUND), "{}")
+    capsys.readouterr()
+    sink.close(report_json)
+    assert "GPU Watch: map(decode) is too slow.\n" in capsys.readouterr().out
+
+
+def test_nothing_is_said_of_findings_that_there_are_not(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink(draw=_draw)
+    sink.epoch(make_epoch(), "{}")
+    assert capsys.readouterr().out.count("\n") == 1
+    sink.close("{}")
+    out = capsys.readouterr().out
+    assert out.startswith("GPU Watch: seconds per epoch")
+    assert all(word not in out for word in ("pipeline", "Callbacks", "Also", "picture", "None"))
+
+
+def test_the_first_epoch_with_known_steps_is_drawn_at_once_and_the_newest_at_the_end(
+    make_epoch: MakeEpoch, capsys: Capture
+) -> None:
+    sink = ConsoleSink(draw=_draw)
+    drawn = []
+    for number, steps in enumerate([(), STEPS, STEPS, ()]):
+        sink.epoch(make_epoch(number, typical_steps=steps), "{}")
+        drawn.append("picture of" in capsys.readouterr().out)
+    assert drawn == [False, True, False, False]
+    sink.close("{}")
+    assert "  picture of epoch 2 █\n" in capsys.readouterr().out
+
+
+def test_one_epoch_is_not_drawn_twice(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    sink = ConsoleSink(draw=_draw)
+    sink.epoch(make_epoch(typical_steps=STEPS), "{}")
+    sink.close("{}")
+    assert capsys.readouterr().out.count("picture of epoch 0") == 1
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120, 200])
+def test_the_picture_fits_the_terminal_and_is_no_wider_than_one_can_read(
+    make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch, capsys: Capture, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ConsoleSink(draw=_draw).epoch(make_epoch(typical_steps=STEPS), "{}")
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  =="))
+    assert len(line) == min(columns, 100) - 2
+
+
+def test_an_output_that_only_knows_ascii_gets_pictures_and_tables_in_ascii(
+    make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    stage = Stage(index=0, op="map", function="größer", source="ä.py:1", busy_seconds_per_batch=0.001)
+    sink = ConsoleSink(draw=_draw)
+    verdict = dataclasses.replace(INPUT_BOUND, headline="map(größer) is slow")
+    pipeline = PipelineSummary(stages=(stage,))
+    sink.epoch(make_epoch(typical_steps=STEPS, pipeline=pipeline, verdict=verdict), "{}")
+    sink.close("{}")
+    text = raw.getvalue()
+    assert text.isascii()
+    assert b"picture of epoch 0 #" in text
+    assert b"map(gr??er) is slow" in text
+    assert b"map(gr??er)|" in text.replace(b" ", b"")
+
+
+def test_strings_of_the_users_code_are_shown_as_text(make_epoch: MakeEpoch, capsys: Capture) -> None:
+    hostile = "[red]f[/red][/]\x1b[31m\x07\n"
+    stage = Stage(index=0, op="map", function=hostile, source=hostile, reason=hostile)
+    verdict = Verdict(
+        kind="input_bound",
+        headline=f"map({hostile}) is slow",
+        suggestions=(Suggestion(what=hostile, why=hostile, code=f"ds.map({hostile})"),),
+    )
+    callbacks = (CallbackSeconds(name=hostile, step_seconds=5.0),)
+    sink = ConsoleSink()
+    pipeline = PipelineSummary(stages=(stage,))
+    sink.epoch(make_epoch(pipeline=pipeline, verdict=verdict, callbacks=callbacks, notes=(hostile,)), "{}")
+    sink.close("{}")
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert out.count(r"[red]f[/red][/]\x1b[31m\x07\n") >= 7
+
+
+def test_a_terminal_that_calls_itself_dumb_gets_whole_numbers_too(
+    make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    stage = Stage(index=0, op="shuffle", function="f" * 40, buffered_elements=1e40, buffer_limit=1e40)
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(pipeline=PipelineSummary(stages=(stage,))), "{}")
+    sink.close("{}")
+    assert f"{1e40:.0f}/{1e40:.0f}" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_of_stages_fits_a_usual_terminal(
+    make_epoch: MakeEpoch, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    stage = Stage(
+        index=12,
+        op="map",
+        function="decode_and_resize_and_augment",
+        source="train_imagenet.py:142",
+        num_parallel_calls=-1,
+        elements_per_batch=1024.0,
+        busy_seconds_per_batch=0.0641,
+        parallelism=16.0,
+        parallelism_max=16.0,
+        buffered_elements=1000.0,
+        buffer_limit=1000.0,
+        bytes_per_element=602112.0,
+        capacity_batches_per_second=31.2,
+        wait_share=0.982,
+    )
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(pipeline=PipelineSummary(stages=(stage,))), "{}")
+    sink.close("{}")
+    table = terminal.getvalue().partition("input pipeline")[2]
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) for row in table.splitlines()) <= columns
+    assert "\N{HORIZONTAL ELLIPSIS}" not in table
+    assert "train_imagenet.py:142" in table

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,10 +19,11 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.context import RequestContext
 from tensorboard.plugins.scalar.metadata import PLUGIN_NAME
 
+from keras_gpu_watch.findings import CallbackSeconds, PipelineSummary, Stage
 from keras_gpu_watch.records import EpochSummary, StepArray
 from keras_gpu_watch.samples import GPU_FIELDS, GpuSamples, HostSamples
 from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
-from keras_gpu_watch.tags import GPU_TAGS, TAGS
+from keras_gpu_watch.tags import TAGS
 
 MakeSteps = Callable[..., StepArray]
 MakeEpoch = Callable[..., EpochSummary]
@@ -42,6 +45,21 @@ def _steps_of(log_dir: Path, tag: str) -> list[int]:
     return [step for step, _, _ in _scalars(log_dir)[tag]]
 
 
+STAGE = Stage(
+    index=1,
+    op="map",
+    function="decode",
+    busy_seconds_per_batch=0.064,
+    parallelism=2.0,
+    wait_share=0.75,
+    buffered_elements=1.5,
+    capacity_batches_per_second=31.25,
+)
+PIPELINE = PipelineSummary(stages=(Stage(index=0, op="range", reason="not in the model"), STAGE))
+# Seven, the slowest first.
+CALLBACKS = tuple(CallbackSeconds(name=f"Slow {n}", epoch_seconds=7.0 - n, step_seconds=0.5) for n in range(7))
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path) -> str:
     (tmp_path / "gpu_watch").mkdir()
@@ -59,11 +77,11 @@ def test_tensorboard_shows_every_tag_and_no_other(
     sink = TensorBoardEvents(run_dir, "batch", start_step=0, resumed=False)
     sink.samples(make_gpu_samples(0.1, gpus=2), make_host_samples(0.1))
     sink.steps(make_steps(20))
-    sink.epoch(make_epoch(), "{}")
+    sink.epoch(make_epoch(validation_seconds=2.0, pipeline=PIPELINE, callbacks=CALLBACKS[:1]), "{}")
     sink.close("{}")
-    of_one_gpu = {tag.name for tag in GPU_TAGS}
-    of_both = {tag.name.replace("<i>", number) for tag in GPU_TAGS for number in "01"}
-    assert set(_scalars(tmp_path)) == {tag.name for tag in TAGS} - of_one_gpu | of_both
+    names = [tag.name.replace("<stage>", "1_map_decode").replace("<name>", "Slow_0") for tag in TAGS]
+    both = [name.replace("<i>", number) for name in names for number in "01"]
+    assert set(_scalars(tmp_path)) == set(both)
 
 
 def test_values_arrive_in_the_units_of_their_tags(
@@ -101,7 +119,74 @@ def test_what_was_not_measured_is_not_written(
     assert {tag for tag in shown if tag.startswith("epoch/")} == {
         "epoch/first_batch_seconds",
         "epoch/examples_per_second",
+        "epoch/compile_seconds",
     }
+
+
+def test_stages_callbacks_validation_and_compiling_arrive_at_the_epochs_last_step(
+    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_epoch: MakeEpoch
+) -> None:
+    sink = TensorBoardEvents(
+        run_dir, "epoch", start_step=0, resumed=False, mono=lambda: 50.0, wall_clock=lambda: 1_700_000_000.0
+    )
+    idle = dataclasses.replace(
+        STAGE, wait_share=0.0, buffered_elements=None, parallelism=np.nan, capacity_batches_per_second=np.inf
+    )
+    sink.steps(make_steps(20))
+    findings = {"pipeline": PIPELINE, "callbacks": CALLBACKS, "validation_seconds": 2.5, "compile_seconds": 0.25}
+    sink.epoch(make_epoch(0, **findings), "{}")
+    sink.steps(make_steps(20, first_step=21))
+    sink.epoch(make_epoch(1, pipeline=PipelineSummary(stages=(idle,)), compile_seconds=0.0), "{}")
+    sink.close("{}")
+    shown = _scalars(tmp_path)
+    values = {tag: [(step, round(value, 4)) for step, _, value in data] for tag, data in shown.items()}
+    assert values["epoch/validation_seconds"] == [(20, 2.5)]
+    assert values["epoch/compile_seconds"] == [(20, 0.25), (40, 0.0)]
+    assert {tag: data for tag, data in values.items() if tag.startswith(("pipeline/", "callback/"))} == {
+        "pipeline/1_map_decode/busy_ms_per_batch": [(20, 64.0), (40, 64.0)],
+        "pipeline/1_map_decode/parallelism": [(20, 2.0)],
+        "pipeline/1_map_decode/wait_share_percent": [(20, 75.0), (40, 0.0)],
+        "pipeline/1_map_decode/buffered_elements": [(20, 1.5)],
+        "pipeline/1_map_decode/capacity_batches_per_second": [(20, 31.25)],
+        **{f"callback/Slow_{n}/seconds": [(20, 7.5 - n)] for n in range(5)},
+    }
+    assert shown["callback/Slow_0/seconds"][0][1] == 1_700_000_000.0
+
+
+def test_a_huge_pipeline_gets_scalars_of_sixty_stages_that_stay_the_same(
+    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_epoch: MakeEpoch
+) -> None:
+    def pipeline(busiest: int) -> PipelineSummary:
+        busy = [0.5 if n == busiest else 0.001 * n for n in range(100)]
+        return PipelineSummary(
+            stages=tuple(Stage(index=n, op="map", busy_seconds_per_batch=seconds) for n, seconds in enumerate(busy))
+        )
+
+    sink = TensorBoardEvents(run_dir, "epoch", start_step=0, resumed=False)
+    for epoch, busiest in enumerate((7, 3)):
+        sink.steps(make_steps(20, first_step=1 + 20 * epoch))
+        sink.epoch(make_epoch(epoch, pipeline=pipeline(busiest)), "{}")
+    sink.close("{}")
+    steps = {
+        tag: [step for step, _, _ in data] for tag, data in _scalars(tmp_path).items() if tag.startswith("pipeline/")
+    }
+    assert steps == {f"pipeline/{n}_map/busy_ms_per_batch": [20, 40] for n in (7, *range(41, 100))}
+
+
+def test_a_stage_of_any_name_is_a_scalar_of_its_own(
+    tmp_path: Path, run_dir: str, make_steps: MakeSteps, make_epoch: MakeEpoch
+) -> None:
+    names = ("<lambda>", "../../etc", "a b", "größe\n", "a.b")
+    stages = tuple(
+        Stage(index=n, op="map", function=name, busy_seconds_per_batch=0.001) for n, name in enumerate(names)
+    )
+    sink = TensorBoardEvents(run_dir, "epoch", start_step=0, resumed=False)
+    sink.steps(make_steps(1))
+    sink.epoch(make_epoch(pipeline=PipelineSummary(stages=stages)), "{}")
+    sink.close("{}")
+    tags = [tag for tag in _scalars(tmp_path) if tag.startswith("pipeline/")]
+    assert len(tags) == len(names)
+    assert all(re.fullmatch(r"pipeline/[0-9]_\w+/busy_ms_per_batch", tag, flags=re.ASCII) for tag in tags)
 
 
 def test_a_point_carries_the_wall_clock_time_of_its_steps_end(
@@ -129,6 +214,7 @@ def test_readings_of_the_devices_arrive_in_the_units_of_their_tags(
         "dram_activity_percent": 8.0,
     }
     host = {"cpu_percent": 9.0, "process_cpu_percent": 10.0, "iowait_percent": 11.0, "memory_percent": 12.0}
+    host["interpreter_busy_percent"] = 14.0
     sink = TensorBoardEvents(run_dir, "epoch", start_step=0, resumed=False)
     second = {name: [value, value + 100.0] for name, value in gpu.items()}
     sink.samples(

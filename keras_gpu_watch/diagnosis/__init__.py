@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says why a training does not go faster: pure, from an epoch's account to verdicts (docs/verdicts.md)."""
+
+from __future__ import annotations
+
+from keras_gpu_watch.diagnosis.diagnose import diagnose, diagnose_run
+from keras_gpu_watch.diagnosis.verdicts_page import verdicts_markdown
+
+__all__ = ["diagnose", "diagnose_run", "verdicts_markdown"]
