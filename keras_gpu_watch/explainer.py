@@ -14,6 +14,8 @@ from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.records import EpochSummary, RunInfo
 from keras_gpu_watch.samples import Devices
 
+RUN_EPOCHS = 200
+"""The run's verdict rests on the first epoch and this many of the newest, so that it does not cost more and more."""
 STAGES = "the pipeline's stages"
 DIAGNOSIS = "the diagnosis"
 POLL_EVERY_SECONDS = 1.0
@@ -37,6 +39,11 @@ class Explainer:
         self._counted_at_seconds = clock()
         self._allowed_polls = SAVED_POLLS
         self._is_first_step = False
+
+    def prepare(self) -> None:
+        """Load what reads pipelines, which takes long enough to be no part of any step."""
+        with self._guard(STAGES):
+            self._pipeline()
 
     def begin_epoch(self) -> None:
         """The next step is an epoch's first one: look at the pipeline after it."""
@@ -89,7 +96,7 @@ class Explainer:
         """The verdict on all epochs together; `None` when there is nothing to judge."""
         if epochs and self._guard.ok(DIAGNOSIS):
             with self._guard(DIAGNOSIS):
-                return diagnose_run(epochs, devices, info)
+                return diagnose_run([*epochs[:1], *epochs[1:][-RUN_EPOCHS:]], devices, info)
         return None
 
     def _stages(self, summary: EpochSummary) -> PipelineSummary | None:

@@ -124,6 +124,7 @@ class Session:
             self._callback_timer.attach(self._boundaries.callbacks, own=callback)
         with self._guard(POOL_STAMPING):
             self._pool_stamp.put(self._boundaries.driver)
+        self._explainer.prepare()
         # Unless that failed and everything has been taken down.
         with self._guard(SAMPLING):
             if self._model is not None:
