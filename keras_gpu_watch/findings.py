@@ -162,7 +162,7 @@ class Suggestion:
     code: str | None = None
     """Python that fits this pipeline."""
     expected_speedup: float | None = None
-    """At most so many times faster steps, bounded by the ceiling; `None` where it can't be told."""
+    """At most so many times faster, for input bounded by the ceiling; `None` where it can't be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

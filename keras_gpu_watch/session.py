@@ -239,8 +239,7 @@ class Session:
 
     def _end_report(self, status: Status, end: float) -> None:
         wall = (self._earlier.wall_seconds or 0.0) + end - self._begin_seconds
-        dropped = self._outputs.dropped
-        if dropped:
+        if dropped := self._outputs.dropped:
             self._add_note(f"the disk did not keep up: {dropped} chunks of records are missing in the files")
         self._live.update(status=status, wall_seconds=wall, records_dropped=dropped, devices=self._sampler.devices)
 
@@ -271,7 +270,8 @@ class Session:
         )
         devices = self._sampler.devices
         summary = self._ledger.close(frame, devices)
-        summary = dataclasses.replace(summary, callbacks=self._callback_timer.take_epoch(now))
+        with self._guard(CALLBACK_TIMING):
+            summary = dataclasses.replace(summary, callbacks=self._callback_timer.take_epoch(now))
         summary = self._explainer.explain(summary, self.report.epochs, devices, self.report.info)
         epochs = (*self.report.epochs, summary)
         verdict = self._explainer.explain_run(epochs, devices, self.report.info)

@@ -8,6 +8,7 @@ sleeping functions would hold the step up, too.
 from __future__ import annotations
 
 import functools
+import gc
 import time
 import warnings
 from collections.abc import Callable
@@ -78,12 +79,18 @@ class Training:
     def run(self, log_dir: str, *, console: bool = False) -> GPUWatch:
         """Train, watched by a `GPUWatch` that is returned."""
         watch = GPUWatch(log_dir, console=console)
-        with warnings.catch_warnings():
-            # Keras says so at the end of all data whose length it could not know before.
-            warnings.filterwarnings("ignore", "Your input ran out of data")
-            self.model.fit(
-                self.data, epochs=self.epochs, verbose=0, callbacks=[*self.callbacks, watch], **self.arguments
-            )
+        # With all that other tests have left, one collection takes as long as many steps.
+        gc.collect()
+        gc.disable()
+        try:
+            with warnings.catch_warnings():
+                # Keras says so at the end of all data whose length it could not know before.
+                warnings.filterwarnings("ignore", "Your input ran out of data")
+                self.model.fit(
+                    self.data, epochs=self.epochs, verbose=0, callbacks=[*self.callbacks, watch], **self.arguments
+                )
+        finally:
+            gc.enable()
         return watch
 
 

@@ -32,6 +32,9 @@ def unfilled_cache(context: Context) -> Stage | None:
         blamed = context.blamed
         if blamed is not None and blamed not in below:
             continue
+        # Under a `repeat` above it, one long pass may still be filling it.
+        if any(each.op == "repeat" and cache in context.below(each) for each in context.pipeline.stages):
+            continue
         if any(stage.elements for stage in below):
             return cache
     return None
@@ -61,7 +64,13 @@ def _can_be_cached(context: Context, stage: Stage) -> bool:
     parts = (stage, *context.below(stage))
     has_cache = any(each.op in ("cache", "snapshot") for each in context.pipeline.stages)
     is_users = all(each.added_by == "user" for each in parts)
-    return is_users and not has_cache and not any(each.is_random or each.op in _NEVER_THE_SAME for each in parts)
+    return is_users and not has_cache and all(_is_repeatable(each) for each in parts)
+
+
+def _is_repeatable(stage: Stage) -> bool:
+    """Whether it is known to give the same each time; nobody can see what Python code draws."""
+    may_draw = stage.is_random or (stage.python is not None and stage.is_random is not False)
+    return not may_draw and stage.op not in _NEVER_THE_SAME
 
 
 def _epoch_bytes(context: Context, stage: Stage) -> float | None:

@@ -49,6 +49,8 @@ def diagnose_run(epochs: Sequence[EpochSummary], devices: Devices, info: RunInfo
     Returns:
         The verdict; `None` without any epoch.
     """
+    # An epoch that was broken off before its first step says nothing.
+    epochs = [each for each in epochs if each.steps] or epochs
     if not epochs:
         return None
     first, later = tuple(epochs[:1]), epochs[1:]

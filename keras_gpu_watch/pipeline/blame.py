@@ -75,10 +75,22 @@ def _with_hidden_work(stages: tuple[Stage, ...], step_seconds: float, input_wait
     if opener is None or input_wait_seconds < max(HIDDEN_SHARE * step_seconds, HIDDEN_RATIO * counted_seconds):
         return stages
     # It goes on during the step, unless it is done on the training's own thread.
-    period_seconds = input_wait_seconds if opener.index in serial else step_seconds + input_wait_seconds
+    period_seconds = input_wait_seconds if _is_serial(opener, stages) else step_seconds + input_wait_seconds
     busy_seconds = period_seconds * max(1.0, opener.parallelism or 1.0)
     found = dataclasses.replace(opener, busy_seconds_per_batch=busy_seconds, is_estimated=True, reason=None)
     return tuple(found if stage is opener else stage for stage in stages)
+
+
+def _is_serial(stage: Stage, stages: Sequence[Stage]) -> bool:
+    """Whether the training's own thread asks it for elements, and waits for them."""
+    waiting = [stages[-1]]
+    while waiting:
+        above = waiting.pop()
+        if above is stage:
+            return not works_ahead(stage)
+        if not works_ahead(above):
+            waiting.extend(stages[below] for below in above.inputs)
+    return False
 
 
 def parts(stages: Sequence[Stage]) -> tuple[Part, tuple[Part, ...]]:

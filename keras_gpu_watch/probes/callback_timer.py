@@ -53,9 +53,9 @@ class CallbackTimer:
             kind = type(callback).__name__
             used[kind] += 1
             name = kind if used[kind] == 1 else f"{kind} {used[kind]}"
-            self._hooks[name] = [
-                hook for part, names in HOOKS.items() for hook in self._stand_in(callback, names, part)
-            ]
+            self._hooks[name] = []
+            for part, hooks in HOOKS.items():
+                self._stand_in(callback, hooks, part, self._hooks[name])
 
     def take_epoch(self, end_seconds: float = math.inf) -> tuple[CallbackSeconds, ...]:
         """What the hooks took since the last time this was asked.
@@ -86,10 +86,13 @@ class CallbackTimer:
                     taken[name][hook.part] += hook.take_seconds(end_seconds)
         return taken
 
-    def _stand_in(self, callback: Any, names: Iterable[str], part: str) -> list[_TimedHook]:
-        found = [name for name in names if _is_overridden(callback, name)]
-        hooks = [_TimedHook(callback, name, part, self._stopwatch) for name in found]
-        return [hook for hook in hooks if hook.take_over()]
+    def _stand_in(self, callback: Any, names: Iterable[str], part: str, hooks: list[_TimedHook]) -> None:
+        for name in names:
+            if _is_overridden(callback, name):
+                hook = _TimedHook(callback, name, part, self._stopwatch)
+                # Noted at once: if a later one fails, this one can still be given back.
+                if hook.take_over():
+                    hooks.append(hook)
 
 
 def _is_overridden(callback: Any, name: str) -> bool:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 _CUT = "..."
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -62,4 +64,6 @@ def size(value_bytes: float) -> str:
 
 def speedup(factor: float) -> str:
     """How many times faster, at most."""
-    return f"at most {factor:.1f}x" if factor >= 1.15 else f"at most {factor:.2f}x"
+    # Rounded down, but for the error of a float.
+    digits = 1 if factor >= 1.1 else 2
+    return f"at most {math.floor(factor * 10**digits + 1e-9) / 10**digits:.{digits}f}x"

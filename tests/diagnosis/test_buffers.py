@@ -147,3 +147,13 @@ def test_a_map_of_large_elements_computes_and_is_not_called_a_copy():
     stages = a_pipeline(a_source(), a_map(0.030, bytes_per_element=100e6))
 
     assert find(an_epoch(wait=0.020, pipeline=stages)).cause != "large_elements"
+
+
+def test_a_cache_under_a_repeat_may_still_be_in_its_first_pass():
+    stages = a_pipeline(
+        a_source(elements=3200.0),
+        a_map(0.030, elements=3200.0),
+        a_map(0.0, op="cache", function=None, wait_share=0.0),
+        a_map(0.0, op="repeat", function=None, wait_share=0.0),
+    )
+    assert find(an_epoch(epoch=1, wait=0.020, pipeline=stages), an_epoch()).cause != "cache_not_filled"

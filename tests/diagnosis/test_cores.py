@@ -217,13 +217,22 @@ def test_decoded_data_that_fits_into_memory_should_be_cached_before_augmentation
     "context",
     [
         cacheable(a_map(0.040, bytes_per_element=1000.0, is_random=True)),
+        cacheable(a_map(0.040, bytes_per_element=1000.0, python="numpy_function", is_random=None)),
         cacheable(a_map(0.040, bytes_per_element=None)),
         cacheable(a_map(0.040, bytes_per_element=1000.0), used_percent=None),
         cacheable(a_map(0.040, bytes_per_element=1000.0), used_percent=100.0),
         cacheable(a_map(0.040, bytes_per_element=1000.0), source=a_source("shuffle")),
         cacheable(a_map(0.040, bytes_per_element=1000.0), source=a_source("cache")),
     ],
-    ids=["random", "size not known", "memory not known", "memory full", "behind a shuffle", "cached already"],
+    ids=[
+        "random",
+        "Python that may draw",
+        "size not known",
+        "memory not known",
+        "memory full",
+        "behind a shuffle",
+        "cached already",
+    ],
 )
 def test_a_cache_is_not_offered_where_it_would_change_the_data_or_not_fit(context):
     assert not offers_a_cache(context)

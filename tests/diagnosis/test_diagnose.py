@@ -6,6 +6,7 @@ from known_epochs import a_gpu, a_host, a_machine, a_map, a_pipeline, a_source, 
 
 from keras_gpu_watch.diagnosis import diagnose, diagnose_run
 from keras_gpu_watch.findings import CallbackSeconds
+from keras_gpu_watch.records import EpochSummary
 from keras_gpu_watch.samples import GpuDevice
 
 
@@ -145,3 +146,22 @@ def test_statistics_of_a_run_are_weighted_with_their_samples():
 
     assert verdict.cause == "python_lock"
     assert verdict.evidence["interpreter_held_share"] == pytest.approx(0.7)
+
+
+def test_an_epoch_broken_off_before_its_first_step_does_not_hide_the_others():
+    waiting = an_epoch(wait=0.030)
+    broken_off = EpochSummary(epoch=2, wall_seconds=0.01, first_batch_seconds=0.01)
+
+    verdict = judge_run(waiting, waiting, broken_off)
+
+    assert verdict.kind == "input_bound"
+    assert verdict.lost_share == pytest.approx(waiting.input_wait_seconds / waiting.wall_seconds)
+
+
+def test_an_epoch_whose_waits_are_unknown_does_not_make_the_loss_of_the_others_nothing():
+    waiting, unknown = an_epoch(wait=0.030), an_epoch(wait=None, steps=20)
+
+    verdict = judge_run(waiting, waiting, unknown)
+
+    assert verdict.kind == "input_bound"
+    assert verdict.lost_share > 0.5

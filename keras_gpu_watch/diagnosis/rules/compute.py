@@ -7,7 +7,7 @@ from keras_gpu_watch.diagnosis.context import Context
 from keras_gpu_watch.diagnosis.rule import Cause, Found, Rule
 from keras_gpu_watch.diagnosis.rules import step
 from keras_gpu_watch.diagnosis.thresholds import LIMITS
-from keras_gpu_watch.diagnosis.wording import percent, times
+from keras_gpu_watch.diagnosis.wording import duration, percent, times
 from keras_gpu_watch.findings import Suggestion, Verdict
 
 COMPUTE_SHARE = "compute_share_of_wall"
@@ -20,11 +20,12 @@ def judge(context: Context) -> Verdict | None:
     share, ceiling = context.wait_share or 0.0, context.ceiling
     where = "on the CPU" if context.on_accelerator is False else "itself"
     gain = "" if ceiling is None else f" (at most {times(ceiling)} if input were free)"
-    evidence = {
-        "input_wait_share": share,
-        "host_share_of_steps": context.host_share,
-        COMPUTE_SHARE: context.share_of_wall(context.epoch.compute_seconds or 0.0),
-    }
+    evidence = {"input_wait_share": share, "host_share_of_steps": context.host_share}
+    if share < (context.epoch.input_wait_share or 0.0):
+        gain = f", but for a single wait of {duration(context.epoch.input_wait_max_seconds or 0.0)}"
+        evidence = {"input_wait_share_without_longest": share, "host_share_of_steps": context.host_share}
+    if context.epoch.compute_seconds is not None:
+        evidence[COMPUTE_SHARE] = context.share_of_wall(context.epoch.compute_seconds)
     return Verdict(
         kind="compute_bound",
         headline=f"Compute-bound: the step {where} is the limit, only {percent(share)} of it waits for input; tuning "
@@ -85,7 +86,12 @@ def too_short(context: Context) -> Found | None:
 
 def not_measured(context: Context) -> Found:
     """Enough steps, without waits."""
-    del context
+    if context.epoch.input_wait_seconds is not None:
+        seen = Suggestion(
+            what="return a tensor of the device from train_step",
+            why="only the launching of steps was seen: nothing that they return tells when their work is done",
+        )
+        return Found(suggestions=(seen,))
     return Found(
         suggestions=(
             Suggestion(

@@ -161,8 +161,8 @@ def _seconds_each_time(context: Context) -> float:
 
     A pause that came once, as of a garbage collection, is no habit.
     """
-    epochs = (*context.earlier, *(context.parts or (context.epoch,)))
-    return max(0.0, min(each.first_batch_seconds - begin_seconds(each) for each in epochs))
+    epochs = [each for each in (*context.earlier, *(context.parts or (context.epoch,))) if each.steps]
+    return max(0.0, min((each.first_batch_seconds - begin_seconds(each) for each in epochs), default=0.0))
 
 
 def _largest_shuffle(context: Context) -> Stage | None:

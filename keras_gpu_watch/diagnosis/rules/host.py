@@ -105,6 +105,8 @@ def python_lock(context: Context) -> Found | None:
 
 def unknown(context: Context) -> Found:
     """No callback explains it: Keras's own loop, and what user code does between steps."""
+    if context.info is not None and context.info.steps_per_execution > 1:
+        return Found(clause="no callback explains it")
     return Found(
         clause="no callback explains it",
         suggestions=(
@@ -112,7 +114,7 @@ def unknown(context: Context) -> Found:
                 what="run several batches in each call of the train function",
                 why="Keras's own work between two calls is then done once for all of them",
                 code="model.compile(optimizer, loss, steps_per_execution=16)",
-                expected_speedup=context.speedup_without(host_seconds(context)),
+                expected_speedup=context.speedup_without(context.epoch.host_seconds),
             ),
         ),
     )

@@ -37,8 +37,14 @@ def judge(context: Context) -> Verdict | None:
         stage_index=stage.index if stage else None,
         headline=f"{_NAMES[kind]}: {_waits(context)}",
         evidence=_evidence(context),
-        lost_share=context.share_of_wall(context.epoch.input_wait_seconds or 0.0),
+        lost_share=context.share_of_wall(_waited_seconds(context, share)),
     )
+
+
+def _waited_seconds(context: Context, share: float) -> float:
+    """All input wait; where some of the steps' is not known, they are taken to wait like the others."""
+    seconds = context.epoch.input_wait_seconds
+    return share * (context.epoch.step_seconds + context.epoch.host_seconds) if seconds is None else seconds
 
 
 def _waits(context: Context) -> str:
