@@ -21,7 +21,7 @@ def judge(context: Context) -> Verdict | None:
     where = "on the CPU" if context.on_accelerator is False else "itself"
     gain = "" if ceiling is None else f" (at most {times(ceiling)} if input were free)"
     evidence = {"input_wait_share": share, "host_share_of_steps": context.host_share}
-    if share < (context.epoch.input_wait_share or 0.0):
+    if share < LIMITS.moderately_input_share <= (context.epoch.input_wait_share or 0.0):
         gain = f", but for a single wait of {duration(context.epoch.input_wait_max_seconds or 0.0)}"
         evidence = {"input_wait_share_without_longest": share, "host_share_of_steps": context.host_share}
     if context.epoch.compute_seconds is not None:
