@@ -21,7 +21,10 @@ TOLERANCE = 0.05
 TOLERANCE_ESTIMATED = 0.10
 """Of several batches a call, gaps can't tell a step's end from the launch of the next one."""
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data:UserWarning")
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.filterwarnings("ignore:.*ran out of data:UserWarning"),
+]
 
 CASES = [(0.0, False), (0.1, False), (0.1, True), (0.5, False), (0.5, True), (0.9, False), (0.9, True)]
 IDS = [f"{share:.0%}, {'bursty' if is_bursty else 'fixed'}" for share, is_bursty in CASES]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 from verdicts import assert_blames, assert_not_the_input, assert_speedups_stay_below_the_ceiling, judge, verdict_of
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.mark.parametrize("case", ["bursts behind a prefetch of one", "bursts behind a prefetch of two"])
 def test_a_deeper_buffer_is_the_cure_for_bursts(log_dir, case):

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from known_trainings import Training, Waiting, paced_model
 from verdicts import assert_blames, assert_not_the_input, judge
+
+pytestmark = pytest.mark.timed
 
 
 def test_threads_that_share_the_interpreter_are_blamed(log_dir):

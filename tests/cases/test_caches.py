@@ -6,11 +6,14 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from ground_truth import BATCH
 from known_trainings import Training, decode, paced_model
 from verdicts import judge, verdict_of
 from workloads import nap, numbers, trainable
+
+pytestmark = pytest.mark.timed
 
 STEPS = 30
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
 from known_trainings import STEPS, Training
 from trainings import BATCH, tiny_model
 from verdicts import assert_blames, judge, verdict_of
 from workloads import numbers, trainable
+
+pytestmark = pytest.mark.timed
 
 
 def test_a_new_shape_every_few_steps_is_a_storm_of_compiling(log_dir):

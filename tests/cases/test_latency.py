@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
 from ground_truth import BATCH
 from known_trainings import Training, paced_model
 from verdicts import assert_blames, assert_not_the_input, assert_speedups_stay_below_the_ceiling, judge, verdict_of
 from workloads import numbers, reads, trainable
+
+pytestmark = pytest.mark.timed
 
 
 def test_a_few_waiting_reads_at_a_time_are_blamed_and_more_than_the_cores_are_advised(log_dir):

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import pytest
 from ground_truth import BATCH
 from verdicts import about, assert_blames, assert_not_the_input, judge, stage_named
+
+pytestmark = pytest.mark.timed
 
 
 def test_a_single_call_of_a_computing_map_is_blamed(log_dir):

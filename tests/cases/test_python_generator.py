@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ground_truth import BATCH
 from known_trainings import Training, paced_model
 from verdicts import (
@@ -14,6 +15,8 @@ from verdicts import (
     stage_named,
 )
 from workloads import generator, trainable
+
+pytestmark = pytest.mark.timed
 
 
 def test_a_generator_that_waits_is_blamed_as_the_only_producer(log_dir):

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
 from known_trainings import Training, decode, paced_model
 from trainings import BATCH
 from verdicts import assert_blames, judge, stage_named, verdict_of
 from workloads import nap, numbers, trainable
+
+pytestmark = pytest.mark.timed
 
 
 def test_python_code_that_computes_is_held_up_by_the_lock(log_dir):

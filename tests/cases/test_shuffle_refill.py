@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
 from ground_truth import BATCH
 from known_trainings import Training, decode, paced_model
 from verdicts import about, assert_blames, assert_not_the_input, judge, verdict_of
 from workloads import nap, numbers, trainable
+
+pytestmark = pytest.mark.timed
 
 
 def test_filling_a_large_buffer_is_an_epochs_start_and_not_a_slow_map(log_dir):

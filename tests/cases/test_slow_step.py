@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 from verdicts import assert_blames, assert_not_the_input, judge, verdict_of
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.mark.parametrize("case", ["a slow step", "a slow step on arrays", "a python map that keeps up"])
 def test_a_slow_step_is_not_the_inputs_fault(log_dir, case):

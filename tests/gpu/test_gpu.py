@@ -18,6 +18,8 @@ from nvml_scenarios import NvmlStub, card, uuid_of
 
 from keras_gpu_watch.samples import Distribution, GpuSummary
 
+pytestmark = pytest.mark.timed
+
 FOLDER = Path(__file__).parent
 PRODUCT_SECONDS = 1e-3
 NO_LOAD = "Neither PyTorch nor JAX can use a GPU here."

@@ -19,7 +19,10 @@ from keras_gpu_watch import GPUWatch
 from keras_gpu_watch.records import StepKind
 
 # How data of unknown length end, and finite data with `steps_per_epoch`: Keras says it each time.
-pytestmark = pytest.mark.filterwarnings("ignore:.*Your input ran out of data:UserWarning")
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.filterwarnings("ignore:.*Your input ran out of data:UserWarning"),
+]
 
 EPOCHS = 2
 Data = dict[str, Any]

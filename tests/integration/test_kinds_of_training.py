@@ -17,6 +17,8 @@ import keras_gpu_watch
 from keras_gpu_watch import GPUWatch
 from keras_gpu_watch.records import StepKind
 
+pytestmark = pytest.mark.timed
+
 WRAPS = pytest.mark.parametrize("wrap", [lambda data: data, keras_gpu_watch.watch], ids=["plain", "watched"])
 
 

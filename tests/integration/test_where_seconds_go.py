@@ -20,6 +20,8 @@ import keras_gpu_watch
 from keras_gpu_watch import GPUWatch
 from keras_gpu_watch.records import EpochSummary
 
+pytestmark = pytest.mark.timed
+
 WRAPS = pytest.mark.parametrize("wrap", [lambda data: data, keras_gpu_watch.watch], ids=["plain", "watched"])
 EPOCHS = 3
 # TensorFlow may take 0.1 s to let go of an iterator, in any part of an epoch.

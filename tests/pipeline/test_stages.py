@@ -20,6 +20,8 @@ from keras_gpu_watch.findings import PipelineSummary, Stage
 from keras_gpu_watch.pipeline.dataset_objects import read_stages
 from keras_gpu_watch.pipeline.stages import NO_MODEL, PipelineProbe
 
+pytestmark = pytest.mark.timed
+
 TOLERANCE = 0.15
 
 

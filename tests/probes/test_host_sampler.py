@@ -19,6 +19,8 @@ from keras_gpu_watch.probes.host_sampler import HostSampler
 from keras_gpu_watch.probes.interpreter_lock import InterpreterLock
 from keras_gpu_watch.samples import HOST_FIELDS, HOST_SAMPLE_DTYPE
 
+pytestmark = pytest.mark.timed
+
 RATES = {
     "cpu_percent",
     "process_cpu_percent",

@@ -25,6 +25,8 @@ from keras_gpu_watch.probes.interpreter_lock import NO_LOCK, NOT_COUNTED, Interp
 from keras_gpu_watch.probes.sampler import Sampler
 from keras_gpu_watch.samples import HostSamples
 
+pytestmark = pytest.mark.timed
+
 CORES = len(os.sched_getaffinity(0))
 WATCHED_SECONDS = 2.0
 
