@@ -9,8 +9,8 @@ model.fit(watch(train_ds), epochs=5, callbacks=[GPUWatch("logs")])
 
 The map (what each part may import is checked by `tests/test_architecture.py`):
 
-- `records`, `samples`, `findings`, `tags`, `clock`, `guard`: the words that all parts share: records, names, clocks,
-  one guard.
+- `records`, `samples`, `findings`, `knobs`, `stage_code`, `tags`, `clock`, `guard`: the words that all parts share:
+  records, Python to paste, names, clocks, one guard.
 - `probes`: each reads one place of the user's program or machine.
     - `step_timer`: the train function's calls; `device_values`: waits until their values are there.
     - `wait_source`: how long a step waited: `stamp_source` knows it from stamps in the graph (`stamp`), `gap_source`
@@ -34,13 +34,24 @@ The map (what each part may import is checked by `tests/test_architecture.py`):
       it, by `node_names`; `readings` and `tally` sum up an epoch's looks, `stage_figures` says what they mean; `blame`
       shares the wait out.
     - `stages`: all of it together.
+    - `rebuild` builds the user's pipeline again with other knobs: `reissue` issues each op once more, on what
+      `hidden_settings` reads from TensorFlow's own graph where `held_data` is small enough.
+    - `tunable` tells which knobs may be turned: `barriers` keep what lies below them, `call_order` keeps state in its
+      order; `object_chain`, `element_size` and `shape_key` help. `saving`: checkpoints of iterators.
 - `diagnosis`: pure, from an epoch's account to verdicts.
     - `rules`: a module for each kind of trouble: `input_bound` with its causes in `buffers`, `python_code` and `cores`;
       `lock`, `epoch_parts`, `first_epoch`, `host`, `step`, `compute`, `gpu`. `all_rules` lists them.
     - `rule`: what a rule is; `context`: what it looks at; `thresholds`: its numbers; `forecast`: what a cure may gain;
-      `caching`: whether the data fits into memory; `code` and `wording`: what is said.
+      `waiting`: whether a stage computes; `caching`: whether the data fits into memory; `wording`: what is said.
     - `diagnose` applies the rules, to a run after `pooling` its epochs; `verdicts_page` makes docs/verdicts.md.
 - `explainer`: looks at the live pipeline, and adds stages and verdict to the account.
+- `tuning`: pure, from an epoch's account to the settings of the next one.
+    - `tuner`: goes from `state` to state. `strategy`: what to try next, from the `evidence`; `rate`: whether it helped;
+      `room`: what is allowed; `memory`: what buffers may hold; `stage_memory`: what short epochs leave out;
+      `trial_book`: all trials; `state_file`: how the best settings are saved.
+    - `limits`: `AutoTune`, and the numbers of all decisions; `wording`: its sentences, its settings as code.
+- `autotuning`: between epochs, asks the tuner and turns the watched dataset's knobs.
+- `bookkeeper`: closes an epoch: its account from the ledger, its explanation, and the tuner's decision.
 - `sinks`: outputs.
     - `tensorboard_events`, `json_report`, `console`: one each; `sample_points`: places samples on the step axis;
       `thinning`: fewer points for longer runs; `finding_scalars`: those of stages and callbacks.
@@ -63,12 +74,17 @@ from keras_gpu_watch._version import __version__
 
 if TYPE_CHECKING:
     from keras_gpu_watch.callback import GPUWatch
+    from keras_gpu_watch.tuning import AutoTune
     from keras_gpu_watch.watched import watch
 
-__all__ = ["GPUWatch", "__version__", "watch"]
+__all__ = ["AutoTune", "GPUWatch", "__version__", "watch"]
 
 # Imported on first use: neither `import keras_gpu_watch` nor a TensorBoard that finds this package may load TensorFlow.
-_HOMES = {"GPUWatch": "keras_gpu_watch.callback", "watch": "keras_gpu_watch.watched"}
+_HOMES = {
+    "AutoTune": "keras_gpu_watch.tuning",
+    "GPUWatch": "keras_gpu_watch.callback",
+    "watch": "keras_gpu_watch.watched",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from keras_gpu_watch.records import WatchOptions
 from keras_gpu_watch.report.run_report import RunReport
 from keras_gpu_watch.session import Session
+from keras_gpu_watch.tuning import AutoTune
 
 SHORTEST_GPU_INTERVAL_SECONDS = 0.1
 
@@ -35,7 +36,8 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         log_dir: String or path. Directory that TensorBoard is pointed at; `~` is expanded and `gs://` works. The run's
             files go to `gpu_watch` inside it, or to `gpu_watch-2`, ... for further trainings from scratch.
             Defaults to `"logs"`.
-        autotune: Must be `False`; tuning is not available yet.
+        autotune: Boolean or `AutoTune`. Whether to tune the input pipeline between epochs (an `AutoTune` sets limits);
+            only `fit(watch(dataset), ...)` can be tuned. Elements and their order stay. Defaults to `False`.
         update_freq: `"batch"`, `"epoch"` or a positive integer. How often step scalars are written: for each
             step, not at all, or the mean of every so many steps. Epochs are always written. Defaults to `"batch"`.
         gpu_interval: Number, at least 0.1. Seconds between two samples of the GPUs (utilization, memory, power,
@@ -53,7 +55,7 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
         self,
         log_dir: str | os.PathLike[str] = "logs",
         *,
-        autotune: bool = False,
+        autotune: bool | AutoTune = False,
         update_freq: str | int = "batch",
         gpu_interval: float = 0.5,
         console: bool = True,
@@ -66,7 +68,8 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
             console=console,
             gpu_interval_seconds=float(gpu_interval),
         )
-        self._session = Session(self._options)
+        self._autotune = autotune if isinstance(autotune, AutoTune) else AutoTune() if autotune else None
+        self._session = Session(self._options, self._autotune)
 
     def __getstate__(self) -> dict[str, Any]:
         # Tuners and pipelines copy their callbacks. A copy watches for itself.
@@ -74,7 +77,7 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._session = Session(self._options)
+        self._session = Session(self._options, self._autotune)
 
     @property
     def report(self) -> RunReport:
@@ -98,7 +101,7 @@ class GPUWatch(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start a session, unless this kind of training is not measured yet."""
         self._session.finish("interrupted")
-        self._session = Session(self._options, previous=self._session)
+        self._session = Session(self._options, self._autotune, previous=self._session)
         reason = _why_not_measured(self.model)
         if reason is None:
             self._session.train_begin(self, self.model)
@@ -141,8 +144,8 @@ def _why_not_measured(model: Any) -> str | None:
 def _check_arguments(log_dir: Any, autotune: Any, update_freq: Any, gpu_interval: Any, console: Any) -> None:
     if not isinstance(log_dir, str | os.PathLike) or not isinstance(os.fspath(log_dir), str):
         _refuse(TypeError, "log_dir", log_dir, "a string or a path")
-    if autotune is not False:
-        _refuse(ValueError, "autotune", autotune, "False; tuning is not available yet")
+    if not isinstance(autotune, bool | AutoTune):
+        _refuse(TypeError, "autotune", autotune, "True, False or an AutoTune")
     count = isinstance(update_freq, int) and not isinstance(update_freq, bool) and update_freq > 0
     if not count and update_freq not in ("batch", "epoch"):
         _refuse(ValueError, "update_freq", update_freq, '"batch", "epoch" or a positive integer')

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_gpu_watch.clock import Clock, monotonic
-from keras_gpu_watch.diagnosis import diagnose, diagnose_run
+from keras_gpu_watch.diagnosis import diagnose, diagnose_run, mark_waiting
 from keras_gpu_watch.findings import PipelineSummary, Verdict
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.records import EpochSummary, RunInfo
@@ -88,6 +88,7 @@ class Explainer:
         summary = dataclasses.replace(summary, pipeline=self._stages(summary))
         if self._guard.ok(DIAGNOSIS):
             with self._guard(DIAGNOSIS):
+                summary = mark_waiting(summary, earlier, devices, info)
                 verdict, others = diagnose([*earlier, summary], devices, info)
                 return dataclasses.replace(summary, verdict=verdict, other_verdicts=others)
         return summary

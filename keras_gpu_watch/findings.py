@@ -79,6 +79,8 @@ class Stage:
     """Mean of what was in its buffer at the polls."""
     buffered_bytes: float | None = None
     bytes_per_element: float | None = None
+    is_waiting: bool | None = None
+    """Whether its calls wait for something else than the CPU (a disk, a network) for most of their time."""
     capacity_batches_per_second: float | None = None
     """What it could give at this parallelism if nothing else held it up."""
     wait_share: float | None = None

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_gpu_watch.findings import CallbackSeconds, PipelineSummary, StepTimes, Verdict
+from keras_gpu_watch.knobs import Knobs
 from keras_gpu_watch.samples import GpuSummary, HostSummary
 
 Floats = NDArray[np.float64]
@@ -110,6 +111,8 @@ class EpochSummary:
     batches_per_second: float | None = None
     """Over steady steps, like `examples_per_second`, so that compiling and validating don't distort the rate."""
     examples_per_second: float | None = None
+    batches_per_second_noise: float | None = None
+    """Relative standard error of these two rates, from how much blocks of consecutive steps differ."""
     sources_disagreement_seconds: float | None = None
     """Median difference of a step's wait between in-graph stamps and tf.data's own gap times, where both are there."""
     gpus: tuple[GpuSummary, ...] = ()
@@ -117,6 +120,9 @@ class EpochSummary:
     host: HostSummary | None = None
     pipeline: PipelineSummary | None = None
     """The input pipeline's stages; `None` where nothing is known of it."""
+    knobs: Knobs | None = None
+    """Settings of the input pipeline that tuning has changed, for all of its batches; `None`: not tuned, or changed in
+    its midst."""
     callbacks: tuple[CallbackSeconds, ...] = ()
     """The other callbacks of the list, the slowest first."""
     typical_steps: tuple[StepTimes, ...] = ()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import os
 import threading
 import weakref
@@ -12,31 +11,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from keras_gpu_watch.autotuning import AutoTuning
+from keras_gpu_watch.bookkeeper import CALLBACK_TIMING, Bookkeeper
 from keras_gpu_watch.clock import Clock, monotonic
-from keras_gpu_watch.explainer import Explainer
 from keras_gpu_watch.guard import Guard
 from keras_gpu_watch.ledger import Ledger
 from keras_gpu_watch.probes.boundaries import Boundaries, note_train_begin
-from keras_gpu_watch.probes.callback_timer import CallbackTimer
 from keras_gpu_watch.probes.epoch_iterator import PoolStamp
 from keras_gpu_watch.probes.framework_gpus import tensorflow_gpu_ordinals
 from keras_gpu_watch.probes.model_facts import optimizer_step, read_model, worker_index
 from keras_gpu_watch.probes.sampler import Sampler
 from keras_gpu_watch.probes.sources import choose_source
-from keras_gpu_watch.probes.step_timer import STEP_TIMING, StepTimer
+from keras_gpu_watch.probes.step_timer import StepTimer
 from keras_gpu_watch.probes.train_function import TimedFunction
 from keras_gpu_watch.probes.wait_source import WaitSource
 from keras_gpu_watch.recorder import Recorder
 from keras_gpu_watch.records import StepArray, WatchOptions
 from keras_gpu_watch.report.live_report import LiveReport
 from keras_gpu_watch.report.overlap import draw_overlap
-from keras_gpu_watch.report.run_report import RunReport, Status, earlier_report
+from keras_gpu_watch.report.run_report import RunReport, Status
 from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks.outputs import Outputs
+from keras_gpu_watch.tuning import AutoTune
 
 HOOKS = "a callback hook"
 SAMPLING = "sampling of GPUs and host"
-CALLBACK_TIMING = "timing of callbacks"
 POOL_STAMPING = "timing of a PyDataset with workers"
 
 
@@ -48,26 +47,32 @@ class Session:
 
     Args:
         options: What the user asked for.
+        autotune: What the tuner may do; `None`: nothing.
         previous: The session of this callback's earlier `fit`.
         clock: The monotonic clock.
     """
 
-    def __init__(self, options: WatchOptions, previous: Session | None = None, clock: Clock = monotonic) -> None:
-        self._live = LiveReport()
+    def __init__(
+        self,
+        options: WatchOptions,
+        autotune: AutoTune | None = None,
+        previous: Session | None = None,
+        clock: Clock = monotonic,
+    ) -> None:
+        self._live = LiveReport(None if previous is None else previous.report)
         self._pid = os.getpid()
-        self._earlier = RunReport() if previous is None else previous.report
-        """The report that this one continues."""
         self._clock = clock
         self._guard = Guard(on_failure=self._add_note)
-        self._ledger = Ledger(Recorder() if previous is None else previous.recorder, self._guard)
         self._boundaries = Boundaries(clock)
         self._outputs = Outputs(
             options, worker_index(), self._guard, self._finish_if_fit_is_gone, self._add_note, draw_overlap
         )
-        self._explainer = Explainer(self._guard, clock)
-        self._callback_timer = CallbackTimer(clock)
+        self._ledger = Ledger(Recorder() if previous is None else previous.recorder, self._guard)
+        earlier_tuning = None if previous is None else previous._autotuning
+        self._autotuning: AutoTuning = AutoTuning(autotune, self._guard, self._outputs.warn, earlier_tuning)
         self._pool_stamp = PoolStamp(_stamped)
-        self._timer = StepTimer(self._guard, self._choose_source, self._take, lambda: self.finish("interrupted"), clock)
+        self._timer = StepTimer(self._guard, self._choose_source, self._take, self._step_raised, clock)
+        self._bookkeeper = Bookkeeper(self._ledger, self._timer, self._autotuning, self._guard, clock)
         self._sampler = Sampler(
             options.gpu_interval_seconds, self._guard, self._take_samples, self._add_note, self._finish_if_fit_is_gone
         )
@@ -75,8 +80,6 @@ class Session:
         self._lock = threading.RLock()
         self._model: Any = None
         self._begin_seconds = 0.0
-        self._epoch_overhead_seconds = 0.0
-        self._model_on_accelerator = False
 
     @property
     def report(self) -> RunReport:
@@ -120,11 +123,10 @@ class Session:
         with self._hook():
             self._begin_seconds = self._boundaries.attach(callback)
             self._timed_function.put(model)
-        with self._guard(CALLBACK_TIMING):
-            self._callback_timer.attach(self._boundaries.callbacks, own=callback)
+        self._outputs.tell(self._bookkeeper.attach(self._boundaries, own=callback))
+        # Now, because what we watch ourselves is not the user's wish to have it tuned.
         with self._guard(POOL_STAMPING):
             self._pool_stamp.put(self._boundaries.driver)
-        self._explainer.prepare()
         # Unless that failed and everything has been taken down.
         with self._guard(SAMPLING):
             if self._model is not None:
@@ -141,13 +143,11 @@ class Session:
                 self._open(self._model)
                 # Finding and making the run's files belongs to the startup, not to the first batch.
                 now += self._clock() - entered
-                self._live.update(startup_seconds=(self._earlier.startup_seconds or 0.0) + now - self._begin_seconds)
+                self._live.note_startup(now - self._begin_seconds)
             self._close_epoch(now)
             self._timed_function.put(self._model)
             self._timer.start_epoch(epoch)
-            self._explainer.begin_epoch()
-            self._ledger.begin(epoch, now)
-            self._epoch_overhead_seconds = self._timer.overhead_seconds
+            self._bookkeeper.begin(epoch, now)
             self._timer.overhead_seconds += self._clock() - max(entered, now)
 
     def batch_begin(self) -> None:
@@ -190,9 +190,10 @@ class Session:
                 (SAMPLING, self._sampler.stop),
                 (HOOKS, lambda: self._close_epoch(end)),
                 (HOOKS, lambda: self._timed_function.take_off(model)),
-                (CALLBACK_TIMING, self._callback_timer.detach),
+                (CALLBACK_TIMING, self._bookkeeper.detach),
                 (POOL_STAMPING, self._pool_stamp.take_off),
                 (HOOKS, self._timer.close),
+                (HOOKS, self._autotuning.finish),
                 (HOOKS, self._boundaries.detach),
                 (HOOKS, lambda: self._end_report(status, end)),
             )
@@ -217,12 +218,10 @@ class Session:
     def _open(self, model: Any) -> None:
         self._ledger.clear()
         facts = read_model(model)
-        files = self._outputs.open(facts.step, None if self._earlier.info is None else self._earlier.info.run_dir)
-        self._earlier = earlier_report(self._earlier, files.run_dir, files.earlier_report, facts.step)
-        started = facts.step if self._earlier.info is None else self._earlier.info.start_step
-        self._model_on_accelerator = facts.on_accelerator
-        info = facts.run_info(files.run_dir, started, files.resumed)
-        self._live.update(epochs=self._earlier.epochs, info=info)
+        files = self._outputs.open(facts.step, self._live.earlier_run_dir)
+        started = self._live.continue_run(files.run_dir, files.earlier_report, facts.step)
+        self._bookkeeper.model_on_accelerator = facts.on_accelerator
+        self._live.update(info=facts.run_info(files.run_dir, started, files.resumed))
         # Even a run that is killed in its first epoch can then be continued.
         self._outputs.begin(self.report.to_json())
         self._timer.configure(
@@ -238,18 +237,21 @@ class Session:
             )
 
     def _end_report(self, status: Status, end: float) -> None:
-        wall = (self._earlier.wall_seconds or 0.0) + end - self._begin_seconds
+        self._live.note_wall(end - self._begin_seconds)
         if dropped := self._outputs.dropped:
             self._add_note(f"the disk did not keep up: {dropped} chunks of records are missing in the files")
-        self._live.update(status=status, wall_seconds=wall, records_dropped=dropped, devices=self._sampler.devices)
+        self._live.update(status=status, records_dropped=dropped, devices=self._sampler.devices)
 
     def _choose_source(self, iterator: Any, batches_per_call: int) -> WaitSource | None:
         return choose_source(iterator, batches_per_call, self._add_note)
 
     def _take(self, chunk: StepArray) -> None:
-        self._ledger.add(chunk)
+        self._bookkeeper.take(chunk)
         self._outputs.steps(chunk)
-        self._explainer.poll(self._timer.iterator)
+
+    def _step_raised(self, error: BaseException) -> None:
+        self._outputs.tell(self._autotuning.raised(error))
+        self.finish("interrupted")
 
     def _take_samples(self, gpus: GpuSamples, host: HostSamples) -> None:
         self._ledger.add_samples(gpus, host)
@@ -258,25 +260,17 @@ class Session:
     def _close_epoch(self, now: float) -> None:
         if not self._ledger.is_open:
             return
-        self._timer.finish_epoch()
-        self._explainer.poll(self._timer.iterator, final=True)
-        frame = dataclasses.replace(
-            self._ledger.frame(now),
-            watch_overhead_seconds=self._timer.overhead_seconds - self._epoch_overhead_seconds,
-            disagreements_seconds=tuple(self._timer.disagreements_seconds),
-            notes=tuple(f"input wait is not known: {reason}" for reason in self._timer.reasons),
-            is_timed=self._guard.ok(STEP_TIMING),
-            submission_only=self._model_on_accelerator and self._timer.wait_for_device.seen_on_device is False,
-        )
         devices = self._sampler.devices
-        summary = self._ledger.close(frame, devices)
-        with self._guard(CALLBACK_TIMING):
-            summary = dataclasses.replace(summary, callbacks=self._callback_timer.take_epoch(now))
-        summary = self._explainer.explain(summary, self.report.epochs, devices, self.report.info)
-        epochs = (*self.report.epochs, summary)
-        verdict = self._explainer.explain_run(epochs, devices, self.report.info)
-        self._live.update(epochs=epochs, verdict=verdict, devices=devices, records_dropped=self._outputs.dropped)
-        self._outputs.epoch(summary, self.report.to_json())
+        closed = self._bookkeeper.close(now, self.report.epochs, devices, self.report.info)
+        self._live.update(
+            epochs=(*self.report.epochs, closed.summary),
+            verdict=closed.verdict,
+            tuning=self._autotuning.summary,
+            devices=devices,
+            records_dropped=self._outputs.dropped,
+        )
+        self._outputs.epoch(closed.summary, self.report.to_json())
+        self._outputs.tell(closed.decisions)
 
     def _add_note(self, text: str) -> None:
         if self._live.add_note(text):

@@ -49,6 +49,9 @@ STAGE_CAPACITY = Tag(
     "pipeline/<stage>/capacity_batches_per_second", "1/s", "What it could give if nothing else held it up"
 )
 CALLBACK_SECONDS = Tag("callback/<name>/seconds", "s", "In one callback's hooks in the epoch, of the five slowest ones")
+TUNER_CALLS = Tag("tuner/<stage>/parallel_calls", "calls", "Calls at a time that the tuner has set; -1: AUTOTUNE")
+TUNER_BUFFER = Tag("tuner/<stage>/buffer_size", "elements", "Buffer that the tuner has set; -1: AUTOTUNE")
+TUNER_THREADS = Tag("tuner/private_threadpool_size", "threads", "Threads that the tuner has given the pipeline")
 GPU_UTILIZATION = Tag(
     "gpu<i>/utilization_percent", "%", "Share of the driver's sample period (1/6 to 1 s) in which a kernel ran"
 )
@@ -74,6 +77,8 @@ HOST_INTERPRETER = Tag(
 
 STAGE_TAGS: tuple[Tag, ...] = (STAGE_BUSY, STAGE_PARALLELISM, STAGE_WAIT_SHARE, STAGE_BUFFERED, STAGE_CAPACITY)
 """Of each stage of the input pipeline: `<stage>` stands for its position and name."""
+TUNER_TAGS: tuple[Tag, ...] = (TUNER_CALLS, TUNER_BUFFER, TUNER_THREADS)
+"""Of each epoch with settings other than the user's own; a prefetch at the end that he did not write is `added`."""
 GPU_TAGS: tuple[Tag, ...] = (
     GPU_UTILIZATION,
     GPU_MEMORY,
@@ -113,6 +118,7 @@ TAGS: tuple[Tag, ...] = (
     EPOCH_COMPILE,
     *STAGE_TAGS,
     CALLBACK_SECONDS,
+    *TUNER_TAGS,
     *GPU_TAGS,
     *HOST_TAGS,
 )

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = "keras_gpu_watch"
 SOURCE = Path(__file__).parent.parent / PACKAGE
 
-WORDS = {"records", "samples", "findings", "tags", "clock", "guard", "errors", "_version"}
+WORDS = {"records", "samples", "findings", "knobs", "stage_code", "tags", "clock", "guard", "errors", "_version"}
 ISLANDS = {
     "probes",
     "recorder",
@@ -32,9 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What stands between the islands.
     "ledger": WORDS | {"recorder", "accounting", "device_accounting"},
     "explainer": WORDS | {"pipeline", "diagnosis"},
-    "session": WORDS | ISLANDS | {"ledger", "explainer", "watched"},
+    "autotuning": WORDS | {"tuning", "probes", "sinks"},
+    "bookkeeper": WORDS | {"ledger", "explainer", "autotuning", "accounting", "probes"},
+    "session": WORDS | ISLANDS | {"ledger", "autotuning", "bookkeeper", "watched"},
     "watched": WORDS | {"probes", "pipeline"},
-    "callback": WORDS | {"session", "report"},
+    "callback": WORDS | {"session", "report", "tuning"},
     "tensorboard_plugin": {"tags", "records", "report"},
     # The package itself: `_version`, and the homes of the public names.
     "": {"_version", "callback", "watched", "tuning"},

@@ -22,10 +22,11 @@ def run_python(code: str) -> str:
 
 
 def test_all_holds_exactly_the_documented_names():
-    assert set(keras_gpu_watch.__all__) == {"GPUWatch", "watch", "__version__"}
+    assert set(keras_gpu_watch.__all__) == {"AutoTune", "GPUWatch", "watch", "__version__"}
 
 
 def test_every_public_name_can_be_imported_and_has_a_docstring():
+    assert keras_gpu_watch.AutoTune.__doc__
     assert keras_gpu_watch.GPUWatch.__doc__
     assert keras_gpu_watch.watch.__doc__
 

@@ -103,6 +103,7 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
         ceiling_speedup=_ceiling(totals) if compute is not None else None,
         batches_per_second=_ratio(totals.steady_batches, totals.steady_seconds),
         examples_per_second=_ratio(totals.steady_examples, totals.steady_seconds),
+        batches_per_second_noise=_relative_error(totals.steady_blocks_seconds),
         typical_steps=totals.typical_steps if compute is not None else (),
         sources_disagreement_seconds=_median(frame.disagreements_seconds),
         estimated=ESTIMATED_FIELDS if totals.estimated_seconds > ESTIMATED_SHARE * wall and wait is not None else (),
@@ -132,6 +133,13 @@ def _percentiles(waits: Floats) -> tuple[float | None, float | None]:
         return None, None
     p50, p95 = np.percentile(waits, (50, 95))
     return float(p50), float(p95)
+
+
+def _relative_error(blocks: Floats) -> float | None:
+    """Standard error of the blocks' mean, as a share of it; `None` with fewer than two of them."""
+    if len(blocks) < 2 or not blocks.mean() > 0:
+        return None
+    return float(blocks.std(ddof=1) / np.sqrt(len(blocks)) / blocks.mean())
 
 
 def _median(values: tuple[float, ...]) -> float | None:

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from keras_gpu_watch.accounting.typical import nearest_stretch, typical_stretch
 from keras_gpu_watch.findings import StepTimes
-from keras_gpu_watch.records import Bools, Floats, StepArray, StepKind
+from keras_gpu_watch.records import Bools, Floats, Ints, StepArray, StepKind
 
 KNOWN_SHARE = 0.5
 """With a smaller share of the steps' waits known, the others are not estimated from them."""
+BLOCKS = 12
+"""Pieces of the steady steps whose rates are compared, to tell how much of a difference may be chance."""
 WAITS_KEPT = 200_000
 """An epoch's percentiles are taken from this many of its waits at most, chosen at random."""
 
@@ -49,6 +51,8 @@ class StepTotals:
     """Of the steady steps, or a random choice of them; empty where waits are not known."""
     steady_wait_sum_seconds: float
     steady_wait_max_seconds: float
+    steady_blocks_seconds: Floats = field(default_factory=lambda: np.empty(0))
+    """Mean time of a batch in each of some blocks of consecutive steady steps."""
     typical_steps: tuple[StepTimes, ...] = ()
 
 
@@ -68,6 +72,7 @@ def measure(steps: StepArray) -> StepTotals:
     begins = bool(np.isnan(steps["host_seconds"][0]))
     first_wait = float(np.nan_to_num(wait[0])) if begins else 0.0
     steady = steps["kind"] == StepKind.STEADY
+    whole_seconds = seconds + np.nan_to_num(steps["host_seconds"])
     waits = wait[steady] if known else np.empty(0)
     return StepTotals(
         steps=len(steps),
@@ -83,7 +88,8 @@ def measure(steps: StepArray) -> StepTotals:
         input_wait_seconds=float(np.nansum(wait)) - first_wait if known else None,
         host_seconds=float(np.nansum(steps["host_seconds"])),
         estimated_seconds=float(seconds[filled | steps["estimated"]].sum()),
-        steady_seconds=float((seconds + np.nan_to_num(steps["host_seconds"]))[steady].sum()),
+        steady_seconds=float(whole_seconds[steady].sum()),
+        steady_blocks_seconds=_blocks(whole_seconds[steady], steps["batches"][steady]),
         steady_steps=int(steady.sum()),
         steady_batches=int(steps["batches"][steady].sum()),
         steady_examples=_known(float(steps["examples"][steady].sum())),
@@ -118,6 +124,7 @@ def merge(older: StepTotals, newer: StepTotals) -> StepTotals:
         host_seconds=older.host_seconds + newer.host_seconds,
         estimated_seconds=older.estimated_seconds + newer.estimated_seconds,
         steady_seconds=older.steady_seconds + newer.steady_seconds,
+        steady_blocks_seconds=np.concatenate([older.steady_blocks_seconds, newer.steady_blocks_seconds]),
         steady_steps=steps,
         steady_batches=older.steady_batches + newer.steady_batches,
         steady_examples=_sum_if_known(older.steady_examples, newer.steady_examples),
@@ -126,6 +133,15 @@ def merge(older: StepTotals, newer: StepTotals) -> StepTotals:
         steady_wait_max_seconds=max(older.steady_wait_max_seconds, newer.steady_wait_max_seconds),
         typical_steps=nearest_stretch((older.typical_steps, newer.typical_steps), wait_sum_seconds / max(steps, 1)),
     )
+
+
+def _blocks(seconds: Floats, batches: Ints) -> Floats:
+    """Time a batch in each block: steps in a row share their luck, so that single steps would promise too much."""
+    count = min(BLOCKS, len(seconds) // 2)
+    if count < 2:
+        return np.empty(0)
+    pieces = zip(np.array_split(seconds, count), np.array_split(batches, count), strict=True)
+    return np.array([piece.sum() / taken.sum() for piece, taken in pieces])
 
 
 def _sample(older: StepTotals, newer: StepTotals) -> Floats:

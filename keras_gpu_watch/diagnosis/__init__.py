@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from keras_gpu_watch.diagnosis.diagnose import diagnose, diagnose_run
+from keras_gpu_watch.diagnosis.diagnose import diagnose, diagnose_run, mark_waiting
 from keras_gpu_watch.diagnosis.verdicts_page import verdicts_markdown
 
-__all__ = ["diagnose", "diagnose_run", "verdicts_markdown"]
+__all__ = ["diagnose", "diagnose_run", "mark_waiting", "verdicts_markdown"]

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from keras_gpu_watch.diagnosis.code import cached
 from keras_gpu_watch.diagnosis.context import Context
 from keras_gpu_watch.diagnosis.forecast import speedup_with
 from keras_gpu_watch.diagnosis.thresholds import LIMITS
 from keras_gpu_watch.findings import Stage, Suggestion
+from keras_gpu_watch.stage_code import cached
 
 _NEVER_THE_SAME = ("shuffle", "repeat", "sample_from_datasets", "rejection_resample", "random")
 """What comes behind these differs from epoch to epoch, or has no end."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from keras_gpu_watch.diagnosis.all_rules import RULES, RUN_RULES
 from keras_gpu_watch.diagnosis.context import Context
@@ -11,6 +12,7 @@ from keras_gpu_watch.diagnosis.pooling import pool
 from keras_gpu_watch.diagnosis.rule import Rule
 from keras_gpu_watch.diagnosis.rules.compute import COMPUTE_SHARE
 from keras_gpu_watch.diagnosis.thresholds import LIMITS
+from keras_gpu_watch.diagnosis.waiting import with_waiting_stages
 from keras_gpu_watch.findings import Verdict
 from keras_gpu_watch.records import EpochSummary, RunInfo
 from keras_gpu_watch.samples import Devices
@@ -33,6 +35,21 @@ def diagnose(
     # The first epoch can only be compared once the second one is over.
     found = _found((*RULES, *RUN_RULES) if len(epochs) == 2 else RULES, context)
     return found[0], tuple(found[1:])
+
+
+def mark_waiting(
+    summary: EpochSummary, earlier: Sequence[EpochSummary], devices: Devices, info: RunInfo | None
+) -> EpochSummary:
+    """Say of each stage of an epoch's pipeline whether it computes or waits for something else.
+
+    Args:
+        summary: The epoch, its stages measured.
+        earlier: Those before it.
+        devices: The machine.
+        info: What was known when the run began; `None`: nothing.
+    """
+    context = Context(epoch=summary, earlier=tuple(earlier), devices=devices, info=info)
+    return replace(summary, pipeline=with_waiting_stages(context))
 
 
 def diagnose_run(epochs: Sequence[EpochSummary], devices: Devices, info: RunInfo | None) -> Verdict | None:

@@ -85,15 +85,19 @@ def inputs_of(dataset: Any) -> list[Any]:
 
 def _unwrapped(dataset: Any) -> Any:
     for _ in range(_MAX_WRAPPERS):
-        inner = _inside(dataset)
+        inner = inside(dataset)
         if inner is None:
             break
         dataset = inner
     return dataset
 
 
-def _inside(dataset: Any) -> Any:
-    """What a wrapper is around; `None`: it is a stage."""
+def inside(dataset: Any) -> Any:
+    """Find what a wrapper is around; `None`: it is none.
+
+    Args:
+        dataset: A dataset object.
+    """
     inputs = inputs_of(dataset)
     if type(dataset).__name__ == _OPTIONS and inputs:
         return inputs[0]
@@ -153,9 +157,18 @@ def _file_reader(stage: StageObject) -> StageObject:
 
 def _enumerate(stage: StageObject) -> StageObject:
     """A `zip` with a range up to the end of int64, whose Python object TensorFlow has taken away."""
-    if len(stage.inputs) == 2 and _ENDLESS_RANGE.search(_opaque_kind(stage.inputs[0])):
+    if len(stage.inputs) == 2 and is_endless_range(stage.inputs[0]):
         return replace(stage, op="enumerate", inputs=stage.inputs[1:])
     return stage
+
+
+def is_endless_range(dataset: Any) -> bool:
+    """Tell whether it is the numbers of an `enumerate`.
+
+    Args:
+        dataset: A dataset object.
+    """
+    return bool(_ENDLESS_RANGE.search(_opaque_kind(dataset)))
 
 
 def _opaque_kind(dataset: Any) -> str:

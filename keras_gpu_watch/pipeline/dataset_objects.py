@@ -37,7 +37,7 @@ def read_stages(dataset: Any) -> PipelineSummary:
     """
     if not hasattr(dataset, "_variant_tensor"):
         return PipelineSummary(input_kind="unknown", reason=f"{type(dataset).__name__} does not show its stages")
-    found, is_complete = _walk(dataset)
+    found, is_complete = walk_stages(dataset)
     kind = _input_kind([stage for stage, _ in found])
     stages = [_stage(index, stage, inputs) for index, (stage, inputs) in enumerate(found)]
     return PipelineSummary(
@@ -57,12 +57,20 @@ def input_kind(dataset: Any) -> str:
     Returns:
         `"arrays"`, `"PyDataset"` or `"generator"` where Keras made the dataset from one, else `"tf.data"`.
     """
-    found, _ = _walk(dataset)
+    found, _ = walk_stages(dataset)
     return _input_kind([stage for stage, _ in found])
 
 
-def _walk(dataset: Any) -> tuple[list[tuple[StageObject, tuple[int, ...]]], bool]:
-    """Each stage and the indices of its inputs, sources first; and whether these are all."""
+def walk_stages(dataset: Any) -> tuple[list[tuple[StageObject, tuple[int, ...]]], bool]:
+    """Find the stages in the order of `PipelineSummary.stages`: sources first.
+
+    Args:
+        dataset: A `tf.data.Dataset`.
+
+    Returns:
+        Each stage with the indices of its inputs, a dataset that is used twice as two of them; and whether these are
+        all.
+    """
     found: list[StageObject] = []
     readers: list[int | None] = []
     waiting: list[tuple[Any, int | None]] = [(dataset, None)]
@@ -89,7 +97,7 @@ def _input_kind(stages: Sequence[StageObject]) -> str:
 
 
 def _stage(index: int, found: StageObject, inputs: tuple[int, ...]) -> Stage:
-    function, traits = found.function, _traits(found)
+    function, traits = found.function, function_traits(found)
     dataset = found.dataset
     calls = _num_parallel_calls(dataset)
     if found.op == "from_generator" and function is not None and adapter_kind(function):
@@ -113,7 +121,12 @@ def _stage(index: int, found: StageObject, inputs: tuple[int, ...]) -> Stage:
     )
 
 
-def _traits(found: StageObject) -> FunctionTraits:
+def function_traits(found: StageObject) -> FunctionTraits:
+    """Tell what a stage's functions do; nothing is known of a stage without any.
+
+    Args:
+        found: The stage.
+    """
     if found.op == "from_generator":
         is_py_dataset = found.function is not None and adapter_kind(found.function) == "PyDataset"
         return FunctionTraits(python="py_dataset" if is_py_dataset else "from_generator", is_stateful=True)

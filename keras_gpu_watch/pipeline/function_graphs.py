@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ _PYTHON = {
     "PyFuncStateless": "numpy_function",
 }
 """By kind of operation, the heaviest user of Python first."""
+_PYTHON_CALLS = _PYTHON.keys() - {"GeneratorDataset"}
 
 # Marked as stateful so that TensorFlow neither folds nor merges them; they change nothing that another call would see.
 _READS = {"ReadVariableOp", "_ReadVariablesOp", "VarHandleOp", "VarIsInitializedOp", "VariableShape"}
@@ -43,6 +44,8 @@ class FunctionTraits:
     python: str | None = None
     is_stateful: bool | None = None
     is_random: bool | None = None
+    has_other_state: bool | None = None
+    """Whether they keep state besides what a `py_function` or `numpy_function` may keep."""
 
 
 def read_traits(graphs: Iterable[Any]) -> FunctionTraits:
@@ -64,28 +67,39 @@ def read_traits(graphs: Iterable[Any]) -> FunctionTraits:
         python=next((word for kind, word in _PYTHON.items() if kind in kinds), None),
         is_stateful=True if stateful else False if is_complete else None,
         is_random=True if _is_random(kinds, stateful) else None if is_hidden else False,
+        has_other_state=True if stateful - _PYTHON_CALLS else False if is_complete else None,
     )
 
 
-def _kinds_of_operations(graphs: Iterable[Any]) -> tuple[dict[str, Any], bool]:
-    """One operation of each kind, and whether all were looked at."""
+def every_graph(graphs: Iterable[Any]) -> Iterator[Any]:
+    """Go through function graphs and those of all functions that they call, each once.
+
+    Args:
+        graphs: Function graphs.
+    """
     waiting, seen = list(graphs), set[int]()
-    kinds: dict[str, Any] = {}
-    left = _MAX_OPERATIONS
     while waiting:
         graph = waiting.pop()
         if id(graph) in seen:
             continue
         seen.add(id(graph))
+        yield graph
+        # Not the graph's protocol buffer: it copies every constant.
+        library = getattr(graph, "_functions", {}).values()
+        waiting.extend(function.graph for function in library if hasattr(function, "graph"))
+
+
+def _kinds_of_operations(graphs: Iterable[Any]) -> tuple[dict[str, Any], bool]:
+    """One operation of each kind, and whether all were looked at."""
+    kinds: dict[str, Any] = {}
+    left = _MAX_OPERATIONS
+    for graph in every_graph(graphs):
         operations = graph.get_operations()
         left -= len(operations)
         if left < 0:
             return kinds, False
         for operation in operations:
             kinds.setdefault(operation.type, operation)
-        # Not the graph's protocol buffer: it copies every constant.
-        library = getattr(graph, "_functions", {}).values()
-        waiting.extend(function.graph for function in library if hasattr(function, "graph"))
     return kinds, True
 
 

@@ -4,13 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+from keras_gpu_watch.probes.stamp_source import WATCHED_ATTRIBUTE
 
 _LOCAL = "epoch_iterator"
 """What `fit` calls the object that makes an iterator of its data for each epoch."""
 _DATASET = "_distributed_dataset"
 """That object's attribute for the dataset."""
+_TF_DATA_ADAPTER = "TFDatasetAdapter"
+"""Keras's class for the datasets that users give."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitInput:
+    """What `fit` reads from, as far as it may be tuned."""
+
+    dataset: Any = None
+    """The watched dataset."""
+    reason: str | None = None
+    """Why there is none that can be tuned, and what to type instead; `None` also where nothing is known of it."""
 
 
 class PoolStamp:
@@ -66,6 +81,31 @@ def find_dataset_holder(driver: FrameType | None) -> Any | None:
     holder = None if driver is None else driver.f_locals.get(_LOCAL)
     kinds = type(getattr(holder, _DATASET, None)).__mro__
     return holder if any(kind.__name__ == "DatasetV2" for kind in kinds) else None
+
+
+def read_fit_input(driver: FrameType | None) -> FitInput:
+    """Find the watched dataset that a `fit` was given, before it makes the first iterator.
+
+    Args:
+        driver: The call of `fit`; `None` gives an empty answer.
+    """
+    if driver is None or _LOCAL not in driver.f_locals:
+        return FitInput()
+    holder = find_dataset_holder(driver)
+    if holder is None:
+        return FitInput(reason="under a distribution strategy, the input pipeline is another one")
+    dataset = getattr(holder, _DATASET)
+    if getattr(dataset, WATCHED_ATTRIBUTE, False):
+        return FitInput(dataset)
+    if driver.f_locals.get("class_weight") is not None:
+        return FitInput(
+            reason="with class_weight, Keras puts a stage of its own behind the watched dataset. Give the weights in "
+            "the dataset: watch(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))))"
+        )
+    kind = type(getattr(holder, "data_adapter", None)).__name__
+    if kind != _TF_DATA_ADAPTER:
+        return FitInput(reason="the data is not a tf.data.Dataset. Type: model.fit(watch(dataset), ...)")
+    return FitInput(reason="the dataset is not watched, or not last. Type: model.fit(watch(dataset), ...)")
 
 
 def _is_of_a_pool(holder: Any) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,26 @@ def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
         files = ("memory.current", "inactive_file") if is_v2 else ("memory.usage_in_bytes", "total_inactive_file")
         limits.append(MemoryLimit(limit_bytes, directory, *files))
     return min(limits, key=lambda limit: limit.limit_bytes, default=None)
+
+
+def free_memory_bytes(root: Path = ROOT) -> float | None:
+    """Memory that this process may still take: what its cgroup leaves, or the machine where that is less.
+
+    Args:
+        root: Where `proc` and `sys` are.
+
+    Returns:
+        Bytes; `None` where neither can be read.
+    """
+    left: list[float] = []
+    limit = memory_limit(root)
+    if limit is not None:
+        with suppress(OSError, ValueError):
+            left.append(float(max(limit.limit_bytes - limit.used_bytes(), 0)))
+    available = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
+    if available is not None:
+        left.append(float(available[1]) * 1024)
+    return min(left, default=None)
 
 
 def online_cores(root: Path = ROOT) -> tuple[int, ...]:

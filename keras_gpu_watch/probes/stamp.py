@@ -8,6 +8,7 @@ costs 7 us a map instead of 65. There is one ring for each iterator, so several 
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,17 @@ class Stamper:
             iterator = iter(dataset)
         weakref.finalize(iterator, self._idle.append, (dataset, ring)).atexit = False
         return iterator, ring
+
+    def over(self, dataset: tf.data.Dataset) -> Stamper:
+        """A stamper for another dataset of the same elements, without tracing anything again.
+
+        Args:
+            dataset: A dataset that fetches ahead by itself where it should: no prefetch is put on it.
+        """
+        other = copy.copy(self)
+        other._dataset = dataset
+        other._idle = []
+        return other
 
     def _stamped(self) -> tuple[tf.data.Dataset, StampRing]:
         with tf.init_scope(), tf.device("/CPU:0"):

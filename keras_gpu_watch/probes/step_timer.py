@@ -45,7 +45,7 @@ class StepTimer:
         guard: Guard,
         choose_source: SourceChooser,
         emit: Callable[[StepArray], None],
-        on_error: Callable[[], None],
+        on_error: Callable[[BaseException], object],
         clock: Clock = monotonic,
     ) -> None:
         self.overhead_seconds = 0.0
@@ -184,7 +184,7 @@ class StepTimer:
             self._read_guarded(final=True, ended_call=call)
         else:
             with self._guard(STEP_TIMING):
-                self._on_error()
+                self._on_error(error)
 
     def _read_guarded(self, *, final: bool, ended_call: float | None = None) -> None:
         start = self._clock()

@@ -9,7 +9,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -22,7 +22,7 @@ DETAILS_LEFT_OUT = (
 )
 SAMPLE_DIGITS = 5
 """Significant digits of what comes from samples, and of findings: more would be noise, and twice as long."""
-_FINDINGS = ("pipeline", "callbacks", "typical_steps", "verdict", "other_verdicts")
+_FINDINGS = ("pipeline", "knobs", "callbacks", "typical_steps", "verdict", "other_verdicts")
 _KEPT_TEXTS = 2000
 
 _Record = TypeVar("_Record")
@@ -117,7 +117,9 @@ def _shortened(form: EpochForm) -> EpochSummary:
     if form.has_details:
         return epoch
     verdict = None if epoch.verdict is None else dataclasses.replace(epoch.verdict, suggestions=())
-    bare = dataclasses.replace(epoch, pipeline=None, callbacks=(), typical_steps=(), verdict=verdict, other_verdicts=())
+    bare = dataclasses.replace(
+        epoch, pipeline=None, knobs=None, callbacks=(), typical_steps=(), verdict=verdict, other_verdicts=()
+    )
     return epoch if bare == epoch else dataclasses.replace(bare, notes=(*epoch.notes, DETAILS_LEFT_OUT))
 
 
@@ -145,8 +147,9 @@ def _read(hint: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return tuple(_read_items(arguments, _checked(list, value)))
-    if origin is dict:
-        return {name: _read(arguments[1], item) for name, item in _checked(dict, value).items()}
+    if origin in (dict, Mapping):
+        # JSON has strings only for names.
+        return {arguments[0](name): _read(arguments[1], item) for name, item in _checked(dict, value).items()}
     if origin in (types.UnionType, typing.Union):
         (known,) = (argument for argument in arguments if argument is not type(None))
         return None if value is None else _read(known, value)

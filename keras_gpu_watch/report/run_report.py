@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from keras_gpu_watch._version import __version__
 from keras_gpu_watch.findings import Stage, Verdict
+from keras_gpu_watch.knobs import TuningSummary
 from keras_gpu_watch.records import EpochSummary, RunInfo
 from keras_gpu_watch.report.json_form import EpochForm, epoch_json, finding_json, read_record
 from keras_gpu_watch.samples import Devices
@@ -43,6 +44,8 @@ class RunReport:
     """Chunks of steps, or epochs, that were not written because the disk didn't keep up."""
     verdict: Verdict | None = None
     """Of the run; `None` before the first epoch's end."""
+    tuning: TuningSummary | None = None
+    """What the tuner tried and found in the newest `fit`; `None` without `autotune`."""
     devices: Devices = field(default_factory=Devices)
     """Of the newest `fit`, whose epochs' `gpus` have the positions in it. A continued run may have had others."""
     notes: tuple[str, ...] = ()
@@ -80,6 +83,7 @@ class RunReport:
             "wall_seconds": self.wall_seconds,
             "records_dropped": self.records_dropped,
             "verdict": None if self.verdict is None else finding_json(dataclasses.asdict(self.verdict)),
+            "tuning": None if self.tuning is None else finding_json(dataclasses.asdict(self.tuning)),
             "devices": dataclasses.asdict(self.devices),
             "notes": list(self.notes),
             "epochs_total": len(self.epochs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from rich.console import Console, ConsoleDimensions
@@ -18,7 +18,7 @@ from keras_gpu_watch.samples import GpuSamples, HostSamples
 from keras_gpu_watch.sinks.epoch_table import epoch_table
 from keras_gpu_watch.sinks.epoch_words import epoch_line
 from keras_gpu_watch.sinks.stage_table import footnotes, stage_table
-from keras_gpu_watch.sinks.verdict_words import brief_lines, callback_lines, full_lines
+from keras_gpu_watch.sinks.verdict_words import brief_lines, callback_lines, full_lines, tuning_lines
 from keras_gpu_watch.sinks.wording import plain
 
 _LEAST_FILE_WIDTH = 100
@@ -79,8 +79,13 @@ class ConsoleSink:
         self._notes[text] = None
         _print([f"GPU Watch: {text}"])
 
+    def tell(self, lines: Sequence[str]) -> None:
+        """Print some lines at once, also if they were printed before."""
+        if self._enabled:
+            _print(f"GPU Watch {line}" for line in lines)
+
     def close(self, report_json: str) -> None:
-        """Print the tables of epochs and stages, the verdict in full, the newest picture, and the notes once more."""
+        """Print the tables of epochs and stages, verdict and tuning in full, the newest picture, and all notes."""
         if not self._enabled or self._closed:
             return
         self._closed = True
@@ -91,6 +96,7 @@ class ConsoleSink:
         verdict = _verdict_of(report_json) or self._epochs[-1].verdict
         lines = [] if verdict is None else full_lines(verdict, self._epochs[-1].other_verdicts, _line_width())
         lines += callback_lines(self._epochs, _line_width())
+        lines += tuning_lines(json.loads(report_json or "{}").get("tuning"), _line_width())
         _print([*lines, ""] if lines else [])
         newest = next((epoch for epoch in reversed(self._epochs) if epoch.typical_steps), None)
         if self._draw is not None and newest is not None and newest is not self._drawn:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An epoch's scalars of the pipeline's stages and of callbacks, by name."""
+"""An epoch's scalars of the pipeline's stages, of callbacks and of what was tuned, by name."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from keras_gpu_watch import tags
 from keras_gpu_watch.findings import Stage
+from keras_gpu_watch.knobs import END, Knobs
 from keras_gpu_watch.records import EpochSummary
 
 MAX_STAGES = 60
@@ -23,7 +25,7 @@ class FindingScalars:
         self._stages: set[str] = set()
 
     def of(self, epoch: EpochSummary) -> dict[str, float]:
-        """What was measured of stages and callbacks.
+        """What was measured of stages and callbacks, and the knobs that were tuned.
 
         Args:
             epoch: The epoch's account.
@@ -42,7 +44,21 @@ class FindingScalars:
         slowest = sorted(epoch.callbacks, key=lambda callback: -callback.seconds)[:SLOWEST_CALLBACKS]
         for callback in slowest:
             scalars[tags.CALLBACK_SECONDS.name.replace("<name>", callback.tag_name)] = callback.seconds
+        scalars.update(_tuner_readings(epoch.knobs or Knobs(), stages))
         return scalars
+
+
+def _tuner_readings(knobs: Knobs, stages: Sequence[Stage]) -> dict[str, float]:
+    """The knobs that are not as the user set them."""
+    names = {stage.index: stage.tag_name for stage in stages} | {END: "added"}
+    readings = {
+        tag.name.replace("<stage>", names.get(index, str(index))): float(value)
+        for tag, values in ((tags.TUNER_CALLS, knobs.parallel_calls), (tags.TUNER_BUFFER, knobs.buffer_sizes))
+        for index, value in values.items()
+    }
+    if knobs.private_threadpool_size is not None:
+        readings[tags.TUNER_THREADS.name] = float(knobs.private_threadpool_size)
+    return readings
 
 
 def _stage_readings(stage: Stage) -> dict[str, float]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -84,7 +84,7 @@ class Outputs:
             files = self._open_files(start_step, previous, sinks)
         except OSError as error:
             files = RunFiles(None)
-            self._warn(f"nothing is written, because {self._options.log_dir!r} can't be used as log_dir: {error}")
+            self.warn(f"nothing is written, because {self._options.log_dir!r} can't be used as log_dir: {error}")
         # The thread runs without files too: it is the one that notices an interrupted `fit`.
         self._files = BackgroundFanout(sinks, self._guard, self._on_tick, on_write_error=self._note)
         try:
@@ -123,6 +123,20 @@ class Outputs:
         with self._guard(CONSOLE):
             self._console.note(text)
 
+    def tell(self, lines: Sequence[str]) -> None:
+        """Print some lines, also if they were printed before."""
+        with self._guard(CONSOLE):
+            self._console.tell(lines)
+
+    def warn(self, sentence: str) -> None:
+        """Note a sentence, and warn the user of it."""
+        self._note(sentence)
+        try:
+            warnings.warn(f"keras-gpu-watch: {sentence}", RuntimeWarning, stacklevel=2)
+        except Warning as warning:
+            # Warnings were made errors; this one must not end the training.
+            logger.warning("%s", warning)
+
     def close(self, report_json: str) -> None:
         """Finish the files, end the thread, print the table."""
         if self._files is not None:
@@ -148,11 +162,3 @@ class Outputs:
         sinks["TensorBoard file"] = TensorBoardEvents(run_dir, options.update_freq, start_step, resumed)
         sinks[REPORT_FILE] = self._report
         return RunFiles(run_dir, resumed, earlier)
-
-    def _warn(self, sentence: str) -> None:
-        self._note(sentence)
-        try:
-            warnings.warn(f"keras-gpu-watch: {sentence}", RuntimeWarning, stacklevel=2)
-        except Warning as warning:
-            # Warnings were made errors; this one must not end the training.
-            logger.warning("%s", warning)

@@ -92,15 +92,22 @@ def make_directories(path: str) -> None:
         tf.io.gfile.makedirs(path)
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, max_bytes: int | None = None) -> str:
     """Content of a UTF-8 file.
+
+    Args:
+        path: The file.
+        max_bytes: The longest that it may be; `None`: any length.
 
     Raises:
         OSError: If it cannot be read.
-        UnicodeDecodeError: If it is not UTF-8.
+        ValueError: If it is longer, or no UTF-8 (then it is a `UnicodeDecodeError`).
     """
-    with os_errors(), tf.io.gfile.GFile(path, "r") as file:
-        return str(file.read())
+    with os_errors():
+        if max_bytes is not None and (length := tf.io.gfile.stat(path).length) > max_bytes:
+            raise ValueError(f"it has {length:,} bytes, at most {max_bytes:,} were expected")
+        with tf.io.gfile.GFile(path, "r") as file:
+            return str(file.read())
 
 
 def replace_text(path: str, text: str) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts and what else costs time, in lines."""
+"""Verdicts, what else costs time, and what was tuned, in lines."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from keras_gpu_watch.findings import Suggestion, Verdict
 from keras_gpu_watch.records import EpochSummary
@@ -30,7 +31,7 @@ def brief_lines(verdict: Verdict, width: int) -> list[str]:
     """
     lines = _wrapped(f"{_INDENT}=> ", _headline(verdict), width)
     for suggestion in verdict.suggestions[:1]:
-        lines += [*_wrapped(f"{_INDENT}   Try: ", _what(suggestion), width), *_code(suggestion)]
+        lines += [*_wrapped(f"{_INDENT}   Try: ", _what(suggestion), width), *_code(suggestion.code)]
     return lines
 
 
@@ -49,7 +50,7 @@ def full_lines(verdict: Verdict, others: Sequence[Verdict], width: int) -> list[
     for number, suggestion in enumerate(verdict.suggestions, start=1):
         why = plain(suggestion.why)
         words = f"{_what(suggestion)}: {why}" if why else _what(suggestion)
-        lines += [*_wrapped(f"{_INDENT}{number}. ", words, width), *_code(suggestion)]
+        lines += [*_wrapped(f"{_INDENT}{number}. ", words, width), *_code(suggestion.code)]
     for other in others[:MOST_OTHERS]:
         lines += _wrapped(f"{_INDENT}Also: ", _headline(other), width)
     return lines
@@ -78,6 +79,20 @@ def callback_lines(epochs: Sequence[EpochSummary], width: int) -> list[str]:
     return _wrapped(f"{_INDENT}Callbacks: ", ", ".join(named), width) if named else []
 
 
+def tuning_lines(tuning: dict[str, Any] | None, width: int) -> list[str]:
+    """What tuning came to, and the settings as code.
+
+    Args:
+        tuning: A `TuningSummary` as it stands in the report; `None` without one.
+        width: Columns that a line may have; code is not broken.
+    """
+    if tuning is None:
+        return []
+    fixed = [f"{plain(stage['label'])} was left as it is: {plain(stage['reason'])}" for stage in tuning["fixed"]]
+    lines = _wrapped("GPU Watch tuner: ", plain(tuning["headline"]), width)
+    return [*lines, *_code(tuning["code"]), *(line for each in fixed for line in _wrapped(_INDENT, each, width))]
+
+
 def _headline(verdict: Verdict) -> str:
     return plain(verdict.headline or verdict.kind.replace("_", " "))
 
@@ -87,8 +102,8 @@ def _what(suggestion: Suggestion) -> str:
     return plain(suggestion.what) + gain
 
 
-def _code(suggestion: Suggestion) -> Iterator[str]:
-    for line in (suggestion.code or "").strip("\n").split("\n") if suggestion.code else ():
+def _code(code: str | None) -> Iterator[str]:
+    for line in code.strip("\n").split("\n") if code else ():
         yield f"{_CODE_INDENT}{plain(line.expandtabs(4))}"
 
 

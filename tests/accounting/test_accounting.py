@@ -114,6 +114,26 @@ def test_only_steady_steps_enter_the_share_the_ceiling_and_the_rates():
     assert epoch.input_wait_p95_seconds == pytest.approx(2.9)
 
 
+def test_the_noise_of_the_rate_is_how_much_blocks_of_steps_differ():
+    even = account(make_steps([0.01] * 120, [0.01] * 120, begins_epoch=False), end=9.0)
+    # Each second block of ten takes twice as long: the blocks' means lie at 4/3 and 2/3 of theirs.
+    uneven = account(make_steps(([0.01] * 10 + [0.03] * 10) * 6, [0.01] * 120, begins_epoch=False), end=9.0)
+    assert even.batches_per_second_noise == pytest.approx(0.0, abs=1e-9)
+    assert uneven.batches_per_second_noise == pytest.approx(math.sqrt(12 / 11) / 3 / math.sqrt(12))
+
+
+def test_steps_that_share_their_luck_are_noisier_than_ones_that_do_not():
+    waits = np.tile([0.01, 0.03], 60)
+    mixed = account(make_steps(list(waits), [0.01] * 120, begins_epoch=False), end=9.0)
+    sorted_steps = account(make_steps(sorted(waits), [0.01] * 120, begins_epoch=False), end=9.0)
+    assert mixed.batches_per_second_noise == pytest.approx(0.0, abs=1e-9)
+    assert sorted_steps.batches_per_second_noise == pytest.approx(math.sqrt(12 / 11) / 3 / math.sqrt(12))
+
+
+def test_a_few_steps_tell_no_noise():
+    assert account(make_steps([0.01] * 3, [0.01] * 3), end=9.0).batches_per_second_noise is None
+
+
 def test_a_compiling_step_is_compile_time_less_its_own_wait():
     steps = make_steps([0.5, 0.25], [10.0, 1.0], compiling=(0,))
     epoch = account(steps, end=20.0)

@@ -206,7 +206,7 @@ def wrapper_microseconds(calls: int) -> float:
     def choose(iterator: object, batches_per_call: int) -> WaitSource:
         return UnknownWaits("benchmark")
 
-    timer = StepTimer(Guard(print), choose, lambda chunk: None, lambda: None)
+    timer = StepTimer(Guard(print), choose, lambda chunk: None, print)
     timed, iterator = timer.wrap(function), object()
     return microseconds_a_call(lambda: timed(iterator), calls) - microseconds_a_call(lambda: function(iterator), calls)
 
@@ -288,7 +288,7 @@ def write_microseconds(chunks: int) -> float:
 def emit_microseconds(chunks: int) -> float:
     """Making records of a step and keeping them."""
     recorder = Recorder()
-    timer = StepTimer(Guard(print), lambda iterator, batches: UnknownWaits("benchmark"), recorder.add, lambda: None)
+    timer = StepTimer(Guard(print), lambda iterator, batches: UnknownWaits("benchmark"), recorder.add, print)
     calls = some_calls()
     waits = UnknownWaits("benchmark").resolve(calls, final=False)
 

@@ -19,8 +19,9 @@ from known_epochs import (
     some_info,
 )
 
-from keras_gpu_watch.diagnosis.rules.cores import cpu_share
+from keras_gpu_watch.diagnosis import mark_waiting
 from keras_gpu_watch.diagnosis.rules.input_bound import RULE
+from keras_gpu_watch.diagnosis.waiting import cpu_share
 from keras_gpu_watch.findings import Stage
 from keras_gpu_watch.samples import Devices
 
@@ -305,3 +306,19 @@ def test_a_stage_with_a_state_is_not_sent_to_parallel_calls_without_a_word(chang
 
     assert words in suggestion.why
     assert ("keeps a state" in suggestion.why) == bool(words)
+
+
+def test_stages_are_marked_as_waiting_or_computing_as_the_verdict_says():
+    waiting = slow(a_map(0.040), cores_in_use=0.3)
+    computing = slow(a_map(0.040), cores_in_use=1.2)
+    for context, expected in ((waiting, True), (computing, False)):
+        marked = mark_waiting(context.epoch, (), context.devices, context.info).pipeline
+        assert [stage.is_waiting for stage in marked.stages if stage.op == "map"] == [expected]
+    unknown = slow(a_map(0.040), cores_in_use=None)
+    marked = mark_waiting(unknown.epoch, (), unknown.devices, unknown.info).pipeline
+    assert [stage.is_waiting for stage in marked.stages] == [None] * len(marked.stages)
+
+
+def test_an_epoch_without_a_pipeline_stays_without_one():
+    epoch = an_epoch(wait=0.010)
+    assert mark_waiting(epoch, (), a_machine(2.0), None) == epoch

@@ -18,7 +18,7 @@ from trainings import dataset, examples, tiny_model
 
 from keras_gpu_watch import GPUWatch, watch
 from keras_gpu_watch.probes.boundaries import Boundaries
-from keras_gpu_watch.probes.epoch_iterator import PoolStamp, find_dataset_holder
+from keras_gpu_watch.probes.epoch_iterator import FitInput, PoolStamp, find_dataset_holder, read_fit_input
 from keras_gpu_watch.probes.stamp_source import WATCHED_ATTRIBUTE
 
 BATCHES, EPOCHS = 12, 3
@@ -227,3 +227,50 @@ def test_a_training_that_breaks_off_does_so_as_ever_and_the_next_one_works(ends_
     assert stamping.dataset is stamping.before
     train({"x": Items(**pool)}, again)
     assert again.is_put is True
+
+
+class Reading(keras.callbacks.Callback):
+    """Reads what `fit` was given, as the package's own callback does."""
+
+    given = FitInput()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        boundaries = Boundaries()
+        boundaries.attach(self)
+        self.given = read_fit_input(boundaries.driver)
+        boundaries.detach()
+
+
+def test_the_watched_dataset_of_a_fit_is_found_before_its_first_iterator() -> None:
+    watched, reading = watch(dataset()), Reading()
+    tiny_model().fit(watched, verbose=0, callbacks=[reading])
+    assert reading.given.dataset is watched
+    assert reading.given.reason is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"x": dataset()}, "fit(watch(dataset), ...)"),
+        ({"x": watch(dataset()).take(2)}, "not last"),
+        ({"x": examples(), "y": examples()}, "fit(watch(dataset), ...)"),
+        ({"x": Items(workers=2)}, "fit(watch(dataset), ...)"),
+        ({"x": watch(dataset()), "class_weight": {0: 1.0, 1: 2.0}}, "tf.gather(weights, y)"),
+    ],
+    ids=["not watched", "not last", "arrays", "a pool", "class weights"],
+)
+def test_input_that_cannot_be_tuned_says_why_and_what_to_type(arguments: dict[str, Any], words: str) -> None:
+    reading = Reading()
+    tiny_model().fit(**arguments, verbose=0, callbacks=[reading])
+    assert reading.given.dataset is None
+    assert words in (reading.given.reason or "")
+
+
+def test_under_a_strategy_nothing_can_be_tuned_and_in_other_loops_nothing_is_known() -> None:
+    reading = Reading()
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = tiny_model()
+    model.fit(watch(dataset()), verbose=0, callbacks=[reading])
+    assert "strategy" in (reading.given.reason or "")
+    keras.callbacks.CallbackList([reading], model=model).on_train_begin()
+    assert reading.given == FitInput()

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from keras_gpu_watch.probes.host_limits import affinity, cpu_quota_cores, memory_limit, online_cores, usable_cores
+from keras_gpu_watch.probes.host_limits import (
+    affinity,
+    cpu_quota_cores,
+    free_memory_bytes,
+    memory_limit,
+    online_cores,
+    usable_cores,
+)
 
 GIB = 2**30
 V1_NO_LIMIT = "9223372036854771712"
@@ -293,3 +300,20 @@ def test_the_limits_of_this_machine_are_read_without_harm():
     quota, limit = cpu_quota_cores(), memory_limit()
     assert quota is None or quota > 0
     assert limit is None or 0 <= limit.used_bytes() <= limit.limit_bytes
+
+
+def test_free_memory_is_what_the_cgroup_leaves_or_the_machine_where_that_is_less(tmp_path):
+    root = _tree(tmp_path, V2_USAGE)
+    assert free_memory_bytes(root) == 500_000.0
+    _tree(root, {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:     300 kB\nBuffers: 1 kB"})
+    assert free_memory_bytes(root) == 300 * 1024.0
+
+
+def test_free_memory_that_nobody_tells_is_not_known(tmp_path):
+    assert free_memory_bytes(tmp_path) is None
+
+
+def test_this_machine_has_free_memory():
+    free = free_memory_bytes()
+    assert free is not None
+    assert free > 1e6

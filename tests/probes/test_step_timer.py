@@ -74,7 +74,7 @@ class Bench:
         self.chosen += 1
         return self.source
 
-    def _error(self) -> None:
+    def _error(self, error: BaseException) -> None:
         self.errors += 1
 
     def _step(self, iterator: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest
 
 from keras_gpu_watch import __version__
 from keras_gpu_watch.findings import CallbackSeconds, PipelineSummary, Stage, StepTimes, Suggestion, Verdict
+from keras_gpu_watch.knobs import FixedStage, Knobs, Trial, TuningSummary
 from keras_gpu_watch.records import EpochSummary, RunInfo
 from keras_gpu_watch.report.json_form import DETAILS_LEFT_OUT, GPUS_LEFT_OUT
 from keras_gpu_watch.report.run_report import EPOCHS_IN_JSON, RunReport, report_from_json
@@ -59,7 +60,17 @@ VERDICT = Verdict(
     ),
     lost_share=0.42,
 )
+KNOBS = Knobs(parallel_calls={1: 32}, buffer_sizes={-1: 4, 3: 8}, private_threadpool_size=34)
+TUNING = TuningSummary(
+    state="settled",
+    headline="12x after 2 trials",
+    best=KNOBS,
+    speedup=12.0,
+    trials=(Trial(epoch=2, knobs=KNOBS, hypothesis="map(decode): 2 -> 32 calls", speedup=12.0, outcome="kept"),),
+    fixed=(FixedStage(index=2, label="map(flip)", reason="it draws random numbers"),),
+)
 FINDINGS: dict[str, Any] = {
+    "knobs": KNOBS,
     "pipeline": PIPELINE,
     "callbacks": (CallbackSeconds(name="ModelCheckpoint", epoch_seconds=1.5), CallbackSeconds(name="Mine 2")),
     "typical_steps": (StepTimes(0.0, 0.25, 0.5), StepTimes(0.125, 0.0, 0.5)),
@@ -101,6 +112,7 @@ FULL = RunReport(
         make_epoch(1, validation_seconds=None, input_wait_seconds=None, **FINDINGS),
     ),
     verdict=VERDICT,
+    tuning=TUNING,
     startup_seconds=0.25,
     wall_seconds=9.5,
     records_dropped=3,
@@ -121,6 +133,7 @@ def test_the_json_form_says_everything():
     assert data["epochs_total"] == 2
     assert data["epochs"] == json.loads(json.dumps([dataclasses.asdict(epoch) for epoch in FULL.epochs]))
     assert data["devices"] == json.loads(json.dumps(dataclasses.asdict(DEVICES)))
+    assert data["tuning"] == json.loads(json.dumps(dataclasses.asdict(TUNING)))
     assert data["verdict"] == json.loads(json.dumps(dataclasses.asdict(VERDICT)))
     assert {field.name for field in dataclasses.fields(RunReport)} <= set(data)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from keras_gpu_watch.findings import CallbackSeconds, PipelineSummary, Stage, StepTimes, Suggestion, Verdict
+from keras_gpu_watch.knobs import FixedStage, TuningSummary
 from keras_gpu_watch.records import EpochSummary
 from keras_gpu_watch.samples import Distribution, GpuSummary
 from keras_gpu_watch.sinks.console import ConsoleSink
@@ -379,6 +380,37 @@ def test_the_verdict_at_the_end_is_the_runs(make_epoch: MakeEpoch, capsys: Captu
     out = capsys.readouterr().out
     assert "GPU Watch: map(decode) is too slow.\n  1. Run more calls: cores are idle\n" in out
     assert "Nothing to gain" not in out
+
+
+def test_the_tuners_lines_are_printed_each_time(capsys: Capture) -> None:
+    sink = ConsoleSink()
+    sink.tell(["tuner: kept, 2x", "tuner: [b]settled[/b]"])
+    sink.tell(["tuner: kept, 2x"])
+    ConsoleSink(enabled=False).tell(["tuner: silent"])
+    assert capsys.readouterr().out == (
+        "GPU Watch tuner: kept, 2x\nGPU Watch tuner: [b]settled[/b]\nGPU Watch tuner: kept, 2x\n"
+    )
+
+
+def test_the_end_shows_what_tuning_came_to_with_code_and_what_was_left_alone(
+    make_epoch: MakeEpoch, capsys: Capture
+) -> None:
+    sink = ConsoleSink()
+    sink.epoch(make_epoch(), "{}")
+    capsys.readouterr()
+    tuning = TuningSummary(
+        state="settled",
+        headline="settled at 12.3x after 2 trials",
+        code="ds = ds.map(decode, num_parallel_calls=32)\nds = ds.prefetch(4)",
+        fixed=(FixedStage(index=1, label="map(flip)", reason="it draws random numbers"),),
+    )
+    sink.close(json.dumps({"tuning": dataclasses.asdict(tuning), "epochs": []}))
+    assert (
+        "GPU Watch tuner: settled at 12.3x after 2 trials\n"
+        "        ds = ds.map(decode, num_parallel_calls=32)\n"
+        "        ds = ds.prefetch(4)\n"
+        "  map(flip) was left as it is: it draws random numbers\n"
+    ) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("report_json", ["", "{}", '{"verdict": null}'])

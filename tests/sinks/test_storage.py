@@ -72,3 +72,11 @@ def test_an_object_store_is_told_from_a_local_path() -> None:
     assert storage.is_remote("gs://bucket/logs")
     assert not storage.is_remote("/home/user/logs")
     assert storage.join("gs://bucket/logs/", "run") == "gs://bucket/logs/run"
+
+
+def test_a_text_longer_than_allowed_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("x" * 11)
+    assert storage.read_text(str(path), 11) == "x" * 11
+    with pytest.raises(ValueError, match="11 bytes, at most 10"):
+        storage.read_text(str(path), 10)

@@ -20,6 +20,7 @@ from tensorboard.context import RequestContext
 from tensorboard.plugins.scalar.metadata import PLUGIN_NAME
 
 from keras_gpu_watch.findings import CallbackSeconds, PipelineSummary, Stage
+from keras_gpu_watch.knobs import END, Knobs
 from keras_gpu_watch.records import EpochSummary, StepArray
 from keras_gpu_watch.samples import GPU_FIELDS, GpuSamples, HostSamples
 from keras_gpu_watch.sinks.tensorboard_events import TensorBoardEvents
@@ -77,7 +78,8 @@ def test_tensorboard_shows_every_tag_and_no_other(
     sink = TensorBoardEvents(run_dir, "batch", start_step=0, resumed=False)
     sink.samples(make_gpu_samples(0.1, gpus=2), make_host_samples(0.1))
     sink.steps(make_steps(20))
-    sink.epoch(make_epoch(validation_seconds=2.0, pipeline=PIPELINE, callbacks=CALLBACKS[:1]), "{}")
+    knobs = Knobs(parallel_calls={1: 8}, buffer_sizes={1: 4}, private_threadpool_size=10)
+    sink.epoch(make_epoch(validation_seconds=2.0, pipeline=PIPELINE, callbacks=CALLBACKS[:1], knobs=knobs), "{}")
     sink.close("{}")
     names = [tag.name.replace("<stage>", "1_map_decode").replace("<name>", "Slow_0") for tag in TAGS]
     both = [name.replace("<i>", number) for name in names for number in "01"]
@@ -501,3 +503,20 @@ def test_a_day_of_eight_gpus_sampled_ten_times_a_second_stays_far_below_the_size
     assert {round(value) for _, value in watts["gpu7/power_watts"]} == {100, 300}
     assert {round(value) for _, value in watts["gpu4/power_watts"]} == {200}
     assert max(np.diff([step for step, _ in watts["gpu4/power_watts"]])) <= 103
+
+
+def test_knobs_that_were_tuned_are_scalars_by_their_stages_name(
+    tmp_path: Path, run_dir: str, make_epoch: MakeEpoch
+) -> None:
+    sink = TensorBoardEvents(run_dir, "batch", start_step=0, resumed=False)
+    sink.epoch(make_epoch(pipeline=PIPELINE, knobs=Knobs()), "{}")
+    knobs = Knobs(parallel_calls={1: 8, 7: 2}, buffer_sizes={END: 4}, private_threadpool_size=10)
+    sink.epoch(make_epoch(pipeline=PIPELINE, knobs=knobs), "{}")
+    sink.close("{}")
+    tuned = {name: points for name, points in _scalars(tmp_path).items() if name.startswith("tuner/")}
+    assert {name: [value for *_, value in points] for name, points in tuned.items()} == {
+        "tuner/1_map_decode/parallel_calls": [8.0],
+        "tuner/7/parallel_calls": [2.0],
+        "tuner/added/buffer_size": [4.0],
+        "tuner/private_threadpool_size": [10.0],
+    }

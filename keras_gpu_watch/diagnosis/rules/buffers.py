@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from keras_gpu_watch.diagnosis.caching import free_bytes, unfilled_cache
-from keras_gpu_watch.diagnosis.code import with_parallel_calls
 from keras_gpu_watch.diagnosis.context import Context
 from keras_gpu_watch.diagnosis.forecast import at_most, speedup_to, speedup_with, whole
 from keras_gpu_watch.diagnosis.rule import Cause, Found
 from keras_gpu_watch.diagnosis.thresholds import LIMITS
 from keras_gpu_watch.diagnosis.wording import duration, percent
 from keras_gpu_watch.findings import AUTOTUNE, Stage, Suggestion
+from keras_gpu_watch.stage_code import with_parallel_calls
 
 _COPYING = ("batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "cache", "from_tensor_slices", "prefetch")
 """Stages that compute nothing: their work is to move bytes."""

@@ -1,67 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes of input wait that lie in the work of a stage: it waits, or it computes, on some or all cores.
-
-CPU use alone says nothing. It is compared with the time that the stage's calls are under way: calls that use the CPU
-for little of it wait for something else.
-"""
+"""Causes of input wait that lie in the work of a stage: it waits, or it computes, on some or all cores."""
 
 from __future__ import annotations
 
 import math
 
 from keras_gpu_watch.diagnosis.caching import with_cache
-from keras_gpu_watch.diagnosis.code import READERS, with_parallel_calls, with_threads
-from keras_gpu_watch.diagnosis.context import Context, busy_seconds, calls_at_a_time, clip, mean, work_seconds
+from keras_gpu_watch.diagnosis.context import Context, busy_seconds, calls_at_a_time, work_seconds
 from keras_gpu_watch.diagnosis.forecast import calls_needed, speedup_with, whole
 from keras_gpu_watch.diagnosis.rule import Cause, Found
 from keras_gpu_watch.diagnosis.thresholds import LIMITS
+from keras_gpu_watch.diagnosis.waiting import all_cores_in_use, cores_in_use, cpu_share, is_waiting
 from keras_gpu_watch.diagnosis.wording import percent
 from keras_gpu_watch.findings import AUTOTUNE, Stage, Suggestion
+from keras_gpu_watch.stage_code import READERS, with_parallel_calls, with_threads
 
 _OWN_THREADS = ("interleave", *READERS)
 """Their parallel calls have threads of their own."""
-
-
-def cores_in_use(context: Context) -> float | None:
-    """Cores that this process keeps busy."""
-    percent_used, cores = mean(context.host.process_cpu_percent), context.usable_cores
-    return None if percent_used is None or cores is None else percent_used / 100 * cores
-
-
-def cpu_share(context: Context, stage: Stage) -> float | None:
-    """Share of its time in which a stage's calls use the CPU, 0..1; `None`: not known.
-
-    What the training's step uses is not known, but bounded: by one core on an accelerator, else by all. So the share
-    lies between two bounds, and their mean is taken.
-    """
-    used, times, work = cores_in_use(context), context.times, work_seconds(context, stage)
-    if used is None or times is None or not work or context.usable_cores is None:
-        return None
-    others = busy_seconds([each for each in context.pipeline.stages if each.index != stage.index])
-    most = used * times.period_seconds
-    steps_cores = 1.0 if context.on_accelerator else context.usable_cores
-    least = most - times.rest_seconds * steps_cores - others
-    return (clip(least / work) + clip(most / work)) / 2
-
-
-def is_waiting(context: Context, stage: Stage) -> bool | None:
-    """Whether a stage's calls wait for something else than the CPU; `None`: not known."""
-    share = cpu_share(context, stage)
-    if share is None:
-        return None
-    # With more threads than cores, calls that compute wait for a core.
-    if share >= LIMITS.waiting_cpu_share or all_cores_in_use(context):
-        return False
-    # So they do where other processes use all cores.
-    if share >= LIMITS.sure_waiting_cpu_share and _is_machine_full(context):
-        return None
-    return True
-
-
-def all_cores_in_use(context: Context) -> bool:
-    """Whether this process keeps all of its cores busy."""
-    percent_used = mean(context.host.process_cpu_percent)
-    return percent_used is not None and percent_used >= LIMITS.full_cpu_percent
 
 
 def cores_needed(context: Context) -> float | None:
@@ -136,12 +91,6 @@ def more_calls(context: Context, stage: Stage) -> tuple[Suggestion, ...]:
             what=what, why=f"the other cores can share its work{_caveat(stage)}", code=code, expected_speedup=gain
         ),
     )
-
-
-def _is_machine_full(context: Context) -> bool:
-    """Whether all processes together leave no core idle."""
-    everybody = mean(context.host.cpu_percent)
-    return everybody is not None and everybody >= LIMITS.full_cpu_percent
 
 
 def _calls_beyond_cores(context: Context, stage: Stage) -> Suggestion:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from keras_gpu_watch.diagnosis.code import with_drop_remainder
 from keras_gpu_watch.diagnosis.context import Context, ratio
 from keras_gpu_watch.diagnosis.rule import Cause, Found, Rule
 from keras_gpu_watch.diagnosis.thresholds import LIMITS
 from keras_gpu_watch.diagnosis.wording import duration, percent, times
 from keras_gpu_watch.findings import Kind, Severity, Suggestion, Verdict
 from keras_gpu_watch.records import EpochSummary
+from keras_gpu_watch.stage_code import with_drop_remainder
 
 
 def judge_compile(context: Context) -> Verdict | None:

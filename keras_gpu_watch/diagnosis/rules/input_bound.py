@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from keras_gpu_watch.diagnosis.caching import with_cache
-from keras_gpu_watch.diagnosis.code import with_parallel_calls
 from keras_gpu_watch.diagnosis.context import Context, calls_at_a_time
 from keras_gpu_watch.diagnosis.rule import Cause, Found, Rule
 from keras_gpu_watch.diagnosis.rules import buffers, cores, python_code
 from keras_gpu_watch.diagnosis.thresholds import LIMITS
 from keras_gpu_watch.diagnosis.wording import duration, percent, place, times
 from keras_gpu_watch.findings import AUTOTUNE, Kind, Severity, Stage, Suggestion, Verdict
+from keras_gpu_watch.stage_code import with_parallel_calls
 
 _NAMES = {
     "input_bound": "Input-bound",
