@@ -66,10 +66,6 @@ def is_even(number: tf.Tensor) -> tf.Tensor:
     return number % 2 == 0
 
 
-def column(number: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.reshape(number, [1]), tf.float32)
-
-
 def counting() -> Callable[[np.ndarray], np.ndarray]:
     """Adds how often it was called before: the order of its calls shows."""
     calls = iter(range(10**9))
@@ -174,7 +170,7 @@ def generator(folder: Path) -> tf.data.Dataset:
     add = counting()
 
     def generate() -> Iterator[np.ndarray]:
-        yield from (add(np.int64(number)) for number in range(24))
+        yield from (add(np.asarray(number)) for number in range(24))
 
     source = Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64))
     return source.map(double).shuffle(9, seed=1).batch(4)

@@ -244,6 +244,7 @@ PIPELINES: dict[str, Pipeline] = {
         written=Settings(calls=(2,), prefetch=2),
         grid=Grid(calls=WAITING),
         step_seconds=0.004,
+        steps=30,
     ),
     "reads of 50 ms": Pipeline(
         build=_mapped(wait, 0.050, batch=4),
@@ -270,6 +271,7 @@ PIPELINES: dict[str, Pipeline] = {
         written=Settings(calls=(None,), prefetch=2),
         grid=Grid(calls=((1, 4),), prefetches=(1, AUTOTUNE)),
         step_seconds=0.002,
+        steps=30,
     ),
     "already optimal": Pipeline(
         build=_mapped(wait, 0.005, batch=8),
@@ -280,7 +282,7 @@ PIPELINES: dict[str, Pipeline] = {
     "two stages": Pipeline(
         build=_two_stages,
         written=Settings(calls=(2, 2), prefetch=2),
-        grid=Grid(calls=((2, 8, 32, 64), (1, 2)), prefetches=(2, AUTOTUNE)),
+        grid=Grid(calls=((2, 8, 32), (1, 2)), prefetches=(2, AUTOTUNE)),
         step_seconds=0.004,
         steps=30,
     ),

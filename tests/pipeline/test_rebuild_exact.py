@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from exact_pipelines import KINDS, plain
 
 from keras_gpu_watch import watch
 from keras_gpu_watch.knobs import Knobs, Tunable
+from keras_gpu_watch.pipeline.rebuild import rebuild
 
 EPOCHS = 5
 CALLS = (4, 1, None, 3, -1)
@@ -23,10 +27,9 @@ def knobs_of(epoch: int, tunable: Tunable) -> Knobs:
     calls, buffer = CALLS[epoch], BUFFERS[epoch]
     if calls is None or buffer is None:
         return Knobs()
+    parallel = [knob for knob in tunable.knobs if knob.kind == "parallel_calls"]
     return Knobs(
-        parallel_calls={
-            knob.index: min(calls, knob.limit or calls) for knob in tunable.knobs if knob.kind == "parallel_calls"
-        },
+        parallel_calls={knob.index: min(calls, knob.limit or calls) for knob in parallel},
         buffer_sizes={knob.index: buffer for knob in tunable.knobs if knob.kind == "buffer_size"},
         private_threadpool_size=1 + epoch,
     )
@@ -47,16 +50,54 @@ def epochs(dataset: Any, between: Callable[[], None], turn: Callable[[int], None
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_element_is_the_one_without_us(name: str, tmp_path: Path) -> None:
-    expected = epochs(*KINDS[name](tmp_path / "plain"), lambda epoch: None)
+    dataset, between = KINDS[name](tmp_path / "plain")
+    expected = epochs(dataset, between, lambda epoch: None)
     dataset, between = KINDS[name](tmp_path / "turned")
     watched: Any = watch(dataset)
     tunable = watched.tunable()
 
     def turn(epoch: int) -> None:
-        assert watched.failure is None
         if epoch < EPOCHS:
             watched.set_knobs(knobs_of(epoch, tunable))
 
+    rebuilt = rebuild(dataset, knobs_of(0, tunable))
+    assert rebuilt.element_spec == dataset.element_spec
+    assert int(rebuilt.cardinality()) == int(dataset.cardinality())
     assert epochs(watched, between, turn) == expected
     assert watched.failure is None
-    assert tunable.knobs or name == "no automatics"
+
+
+def pairs(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    column = tf.reshape(tf.reduce_mean(tf.reshape(batch, [tf.shape(batch)[0], -1]), axis=1, keepdims=True), [-1, 1])
+    return tf.cast(column, tf.float32) / 100, tf.cast(column, tf.float32) / 50
+
+
+class Turn(keras.callbacks.Callback):
+    """Turns all knobs after each epoch."""
+
+    def __init__(self, watched: Any) -> None:
+        super().__init__()
+        self.watched = watched
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.watched.set_knobs(knobs_of(epoch % 2, self.watched.tunable()))
+
+
+def trained_weights(dataset: Any, callbacks: list[Any]) -> list[np.ndarray]:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.001), "mse")
+    model.fit(dataset, epochs=3, verbose=0, callbacks=callbacks)
+    return [np.asarray(weight) for weight in model.get_weights()]
+
+
+@pytest.mark.parametrize("name", ["seeded shuffle", "generator", "keras random layer", "records"])
+def test_a_training_ends_with_the_weights_without_us(name: str, tmp_path: Path) -> None:
+    dataset, _ = KINDS[name](tmp_path / "plain")
+    expected = trained_weights(dataset.map(pairs), [])
+    dataset, _ = KINDS[name](tmp_path / "turned")
+    watched = watch(dataset.map(pairs))
+    found = trained_weights(watched, [Turn(watched)])
+    assert all(np.array_equal(*each) for each in zip(found, expected, strict=True))
+    assert not watched.knobs.is_empty
+    assert watched.failure is None
