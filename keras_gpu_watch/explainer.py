@@ -94,10 +94,15 @@ class Explainer:
         return summary
 
     def explain_run(self, epochs: Sequence[EpochSummary], devices: Devices, info: RunInfo | None) -> Verdict | None:
-        """The verdict on all epochs together; `None` when there is nothing to judge."""
+        """The verdict on all epochs together; `None` when there is nothing to judge.
+
+        Of a run that is tuned, on those with the newest settings: what was cured is no longer to blame.
+        """
         if epochs and self._guard.ok(DIAGNOSIS):
             with self._guard(DIAGNOSIS):
-                return diagnose_run([*epochs[:1], *epochs[1:][-RUN_EPOCHS:]], devices, info)
+                knobs = epochs[-1].knobs
+                alike = [epoch for epoch in epochs[1:] if knobs is None or epoch.knobs == knobs]
+                return diagnose_run([*epochs[:1], *alike[-RUN_EPOCHS:]], devices, info)
         return None
 
     def _stages(self, summary: EpochSummary) -> PipelineSummary | None:

@@ -87,7 +87,8 @@ def test_a_training_that_does_not_wait_is_left_alone(log_dir: str) -> None:
 
 @pytest.mark.parametrize("case", ["not watched", "class weights", "strategy"])
 def test_what_cannot_be_tuned_is_one_warning_with_the_line_to_type(log_dir: str, case: str) -> None:
-    model, arguments, data = tiny_model(), {}, watch(dataset())
+    model, data = tiny_model(), watch(dataset())
+    arguments: dict[str, Any] = {}
     if case == "not watched":
         data = dataset()
     elif case == "class weights":

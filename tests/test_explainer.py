@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from keras_gpu_watch import explainer as explainer_module
 from keras_gpu_watch.explainer import SAVED_POLLS, Explainer
 from keras_gpu_watch.findings import PipelineSummary
 from keras_gpu_watch.guard import Guard
+from keras_gpu_watch.knobs import Knobs
 from keras_gpu_watch.records import EpochSummary
 from keras_gpu_watch.samples import Devices
 
@@ -155,3 +157,17 @@ def test_a_run_without_epochs_has_no_verdict():
     explainer, _ = explaining(Looks())
 
     assert explainer.explain_run([], Devices(), None) is None
+
+
+def test_a_tuned_run_is_judged_by_the_epochs_with_its_newest_settings():
+    explainer, _ = explaining(Looks())
+    tuned = Knobs(parallel_calls={1: 8})
+    written = [replace(EPOCH, epoch=number, knobs=Knobs()) for number in range(3)]
+    fast = [replace(EPOCH, epoch=number, knobs=tuned, input_wait_share=0.0) for number in (3, 4)]
+
+    before = explainer.explain_run(written, Devices(), None)
+    after = explainer.explain_run([*written, *fast], Devices(), None)
+
+    assert before is not None
+    assert after is not None
+    assert (before.kind, after.kind) == ("input_bound", "compute_bound")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +14,8 @@ from keras_gpu_watch.pipeline.object_chain import objects_up_to
 
 _STRING_BYTES = 24
 """Of a string tensor's element, besides its characters."""
-_WITHOUT_DATA = (tf.resource, tf.variant)
+_ITSELF = "_variant_tensor_attr"
+_HOLDING = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, list, tuple, dict)
 
 
 def held_bytes(dataset: Any) -> int | None:
@@ -26,18 +26,16 @@ def held_bytes(dataset: Any) -> int | None:
 
     Returns:
         Bytes of the tensors that its objects hold, that their functions captured or have as constants; `None` where
-        there is a dataset that does not show what it holds.
+        something does not show what it holds: another dataset, or ragged and sparse data, which are encoded.
     """
-    total, seen = 0, set[int]()
-    for part in objects_up_to(dataset):
-        if not _is_open(part):
-            return None
-        for tensor in _tensors(part):
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                total += _tensor_bytes(tensor)
-        total += _constant_bytes(part)
-    return total
+    parts = objects_up_to(dataset)
+    if not all(_is_open(part) for part in parts):
+        return None
+    tensors = {id(tensor): tensor for part in parts for tensor in _tensors(part)}
+    if any(tensor.dtype == tf.variant for tensor in tensors.values()):
+        return None
+    held = sum(_tensor_bytes(tensor) for tensor in tensors.values() if tensor.dtype != tf.resource)
+    return held + sum(_constant_bytes(part) for part in parts)
 
 
 def captures_dataset(wrappers: Any) -> bool:
@@ -50,23 +48,19 @@ def captures_dataset(wrappers: Any) -> bool:
 
 
 def _is_open(dataset: Any) -> bool:
-    """Whether TensorFlow made it and keeps what it is made of."""
-    if type(dataset).__name__ == "_VariantDataset":
-        return is_endless_range(dataset)
-    return not captures_dataset(_functions(dataset))
+    """Whether TensorFlow keeps what it is made of."""
+    return type(dataset).__name__ != "_VariantDataset" or is_endless_range(dataset)
 
 
 def _functions(dataset: Any) -> list[Any]:
     return list(dataset._functions()) if hasattr(dataset, "_functions") else []
 
 
-def _tensors(dataset: Any) -> Iterator[tf.Tensor]:
-    held = [value for value in vars(dataset).values() if isinstance(value, (tf.Tensor, list, tuple, dict))]
-    held += [value for value in vars(dataset).values() if isinstance(value, (tf.RaggedTensor, tf.SparseTensor))]
+def _tensors(dataset: Any) -> list[tf.Tensor]:
+    held = [value for name, value in vars(dataset).items() if name != _ITSELF and isinstance(value, _HOLDING)]
     captured = [tensor for wrapper in _functions(dataset) for tensor in wrapper.function.captured_inputs]
-    for value in tf.nest.flatten([held, captured], expand_composites=True):
-        if isinstance(value, tf.Tensor) and value.dtype not in _WITHOUT_DATA:
-            yield value
+    flat = tf.nest.flatten([held, captured], expand_composites=True)
+    return [value for value in flat if isinstance(value, tf.Tensor)]
 
 
 def _tensor_bytes(tensor: tf.Tensor) -> int:

@@ -44,7 +44,7 @@ def why_hidden(dataset: Any) -> str | None:
         return None
     held = held_bytes(dataset)
     if held is None:
-        return "it reads from a dataset that does not show what it is made of"
+        return "how large its data is can't be told"
     return "its data is too large to look into" if held > MAX_HELD_BYTES else None
 
 

@@ -313,9 +313,11 @@ def test_stages_are_marked_as_waiting_or_computing_as_the_verdict_says():
     computing = slow(a_map(0.040), cores_in_use=1.2)
     for context, expected in ((waiting, True), (computing, False)):
         marked = mark_waiting(context.epoch, (), context.devices, context.info).pipeline
+        assert marked is not None
         assert [stage.is_waiting for stage in marked.stages if stage.op == "map"] == [expected]
     unknown = slow(a_map(0.040), cores_in_use=None)
     marked = mark_waiting(unknown.epoch, (), unknown.devices, unknown.info).pipeline
+    assert marked is not None
     assert [stage.is_waiting for stage in marked.stages] == [None] * len(marked.stages)
 
 

@@ -5,9 +5,9 @@ import ast
 
 import pytest
 
-from keras_gpu_watch.stage_code import cached, function_name, with_parallel_calls
 from keras_gpu_watch.diagnosis.wording import duration, percent, times
 from keras_gpu_watch.findings import AUTOTUNE, Stage
+from keras_gpu_watch.stage_code import cached, function_name, with_parallel_calls
 
 
 @pytest.mark.parametrize(

@@ -100,31 +100,32 @@ def test_options_stay_and_the_threadpool_is_set_beside_them() -> None:
         assert found.threading.private_threadpool_size == threads
 
 
-def stage_names(dataset: tf.data.Dataset) -> list[str]:
+def prefetches(dataset: tf.data.Dataset) -> list[tuple[float, bool]]:
+    """Size of each prefetch that TensorFlow runs, and whether it chooses the size."""
     iterator = iter(dataset)
     next(iterator)
-    return [node.name.partition("(")[0] for node in tf.data.experimental.get_model_proto(iterator).nodes.values()]
+    nodes = tf.data.experimental.get_model_proto(iterator).nodes.values()
+    buffers = [node.parameters[0] for node in nodes if node.name.startswith("Prefetch")]
+    return [(buffer.value, buffer.tunable) for buffer in buffers]
 
 
-def test_the_last_prefetch_is_added_behind_whatever_is_last() -> None:
+def test_a_prefetch_is_put_behind_whatever_is_last() -> None:
     dataset = Dataset.range(4).map(double).cache()
-    assert stage_names(rebuild(dataset, Knobs(buffer_sizes={END: 3})))[0] == "Prefetch"
-    assert values(rebuild(dataset, Knobs(buffer_sizes={END: 3}))) == values(dataset)
+    rebuilt = rebuild(dataset, Knobs(buffer_sizes={END: 3}))
+    assert prefetches(rebuilt) == [(3, False)]
+    assert values(rebuilt) == values(dataset)
 
 
-def test_a_prefetch_that_was_automatic_gets_a_fixed_size_and_the_other_way_round() -> None:
-    for written, turned in ((-1, 3), (3, -1)):
-        dataset = Dataset.range(4).prefetch(written)
-        iterator = iter(rebuild(dataset, Knobs(buffer_sizes={1: turned})))
-        next(iterator)
-        (node,) = [
-            node
-            for node in tf.data.experimental.get_model_proto(iterator).nodes.values()
-            if node.name.startswith("Prefetch")
-        ]
-        (buffer,) = [parameter for parameter in node.parameters if parameter.name == "buffer_size"]
-        assert buffer.tunable == (turned == -1)
-        assert turned == -1 or buffer.value == turned
+@pytest.mark.parametrize(("written", "turned", "expected"), [(-1, 3, (3, False)), (5, 3, (3, False))])
+def test_a_prefetch_gets_another_size(written: int, turned: int, expected: Any) -> None:
+    dataset = Dataset.range(4).prefetch(written)
+    assert prefetches(rebuild(dataset, Knobs(buffer_sizes={1: turned}))) == [expected]
+
+
+def test_a_prefetch_of_a_fixed_size_can_be_left_to_tensorflow() -> None:
+    dataset = Dataset.range(4).prefetch(5)
+    ((_, is_automatic),) = prefetches(rebuild(dataset, Knobs(buffer_sizes={1: -1})))
+    assert is_automatic
 
 
 def python_in_between() -> tf.data.Dataset:
@@ -179,10 +180,11 @@ def test_an_order_that_cannot_be_looked_up_leaves_what_is_before_it_alone(monkey
     assert fixed.index == 1
     assert "too large" in fixed.reason
     assert [knob.index for knob in read_tunable(large).knobs] == [3, END]
-    small = Dataset.from_tensor_slices(np.zeros(999, np.uint8)).map(double).shuffle(9, seed=1)
+    small = Dataset.from_tensor_slices(np.zeros(900, np.uint8)).map(double).shuffle(9, seed=1)
     assert read_tunable(small).fixed == ()
 
 
+CAPTURED_DATASET = Dataset.range(3)
 CAPTURED = tf.constant(np.zeros(1001, np.uint8))
 HOLDERS: dict[str, Callable[[], tf.data.Dataset]] = {
     "slices": lambda: Dataset.from_tensor_slices({"a": np.zeros(501, np.uint8), "b": np.zeros(501, np.uint8)}),
@@ -196,9 +198,7 @@ HOLDERS: dict[str, Callable[[], tf.data.Dataset]] = {
     "constant of a nested function": lambda: Dataset.range(9).flat_map(
         lambda number: Dataset.from_tensors(number).map(lambda inner: tf.constant(list(range(301)))[inner])
     ),
-    "captured dataset": lambda: Dataset.range(9).flat_map(
-        lambda _, inner=Dataset.range(3): inner  # type: ignore[misc]
-    ),
+    "captured dataset": lambda: Dataset.range(9).flat_map(lambda _: CAPTURED_DATASET),
 }
 
 

@@ -68,8 +68,10 @@ def test_every_element_is_the_one_without_us(name: str, tmp_path: Path) -> None:
 
 
 def pairs(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    column = tf.reshape(tf.reduce_mean(tf.reshape(batch, [tf.shape(batch)[0], -1]), axis=1, keepdims=True), [-1, 1])
-    return tf.cast(column, tf.float32) / 100, tf.cast(column, tf.float32) / 50
+    """Batches to train on, of batches of anything."""
+    rows = tf.reshape(tf.cast(batch, tf.float32), [tf.shape(batch)[0], -1])
+    column = tf.math.floormod(tf.reduce_sum(rows, axis=1, keepdims=True), 97.0) / 97
+    return tf.ensure_shape(column, [None, 1]), tf.ensure_shape(2 * column, [None, 1])
 
 
 class Turn(keras.callbacks.Callback):
@@ -86,18 +88,19 @@ class Turn(keras.callbacks.Callback):
 def trained_weights(dataset: Any, callbacks: list[Any]) -> list[np.ndarray]:
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.001), "mse")
+    model.compile("sgd", "mse")
     model.fit(dataset, epochs=3, verbose=0, callbacks=callbacks)
     return [np.asarray(weight) for weight in model.get_weights()]
 
 
-@pytest.mark.parametrize("name", ["seeded shuffle", "generator", "keras random layer", "records"])
+@pytest.mark.parametrize("name", ["seeded shuffle", "numpy function", "keras random layer"])
 def test_a_training_ends_with_the_weights_without_us(name: str, tmp_path: Path) -> None:
     dataset, _ = KINDS[name](tmp_path / "plain")
     expected = trained_weights(dataset.map(pairs), [])
     dataset, _ = KINDS[name](tmp_path / "turned")
     watched = watch(dataset.map(pairs))
     found = trained_weights(watched, [Turn(watched)])
+    assert all(np.isfinite(weight).all() for weight in expected)
     assert all(np.array_equal(*each) for each in zip(found, expected, strict=True))
     assert not watched.knobs.is_empty
     assert watched.failure is None

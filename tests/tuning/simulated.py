@@ -82,7 +82,7 @@ class Simulation:
 
     def calls(self, knobs: Knobs) -> list[int]:
         """Calls at a time of each stage, as far as there are threads for them."""
-        wanted = [knobs.parallel_calls.get(index, stage.calls) or 1 for index, stage in enumerate(self.stages)]
+        wanted = [knobs.parallel_calls.get(index) or stage.calls or 1 for index, stage in enumerate(self.stages)]
         threads = knobs.private_threadpool_size or self.pool or int(self.cores)
         return [min(each, threads) for each in wanted]
 

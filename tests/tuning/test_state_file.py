@@ -40,7 +40,7 @@ def test_another_pipelines_settings_are_not_taken() -> None:
 
 
 def _with(**fields: Any) -> str:
-    good = {"parallel_calls": {}, "buffer_sizes": {}, "private_threadpool_size": None}
+    good: dict[str, Any] = {"parallel_calls": {}, "buffer_sizes": {}, "private_threadpool_size": None}
     return json.dumps({"schema_version": 1, "pipelines": {"abc": {**good, **fields}}})
 
 
