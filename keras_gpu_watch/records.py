@@ -111,8 +111,11 @@ class EpochSummary:
     batches_per_second: float | None = None
     """Over steady steps, like `examples_per_second`, so that compiling and validating don't distort the rate."""
     examples_per_second: float | None = None
-    batches_per_second_noise: float | None = None
-    """Relative standard error of these two rates, from how much blocks of consecutive steps differ."""
+    pace_batches_per_second: float | None = None
+    """The same rate, where the slowest twentieth of compute and host times counts no more than the next one: a stall of
+    a callback or of the garbage collector changes it little, one of the input in full."""
+    pace_noise: float | None = None
+    """Its relative standard error, from how much blocks of consecutive steps differ."""
     sources_disagreement_seconds: float | None = None
     """Median difference of a step's wait between in-graph stamps and tf.data's own gap times, where both are there."""
     gpus: tuple[GpuSummary, ...] = ()

@@ -412,6 +412,10 @@ def random(number: tf.Tensor) -> tf.Tensor:
     return tf.cast(number, tf.float32) + tf.random.uniform([])
 
 
+def random_number(number: tf.Tensor) -> tf.Tensor:
+    return number + tf.random.uniform([], maxval=9, dtype=tf.int64)
+
+
 STATEFUL: dict[str, Callable[[], tf.data.Dataset]] = {
     "map": lambda: numbers().map(random),
     "map below a shuffle": lambda: numbers().map(random).shuffle(3),
@@ -420,6 +424,8 @@ STATEFUL: dict[str, Callable[[], tf.data.Dataset]] = {
     "filter": lambda: numbers().filter(lambda number: tf.random.uniform([]) >= 0.0),
     "Python": lambda: numbers().map(lambda number: tf.numpy_function(lambda value: value, [number], tf.int64)),
     "generator": lambda: generated(1, 2, 3, spec=tf.TensorSpec([], tf.int32)),
+    # `Dataset.apply` writes over what a concatenation says of its inputs.
+    "concatenated by apply": lambda: numbers(1).apply(lambda first: first.concatenate(numbers().map(random_number))),
 }
 
 

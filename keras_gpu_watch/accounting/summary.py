@@ -103,7 +103,8 @@ def summarize(frame: EpochFrame, totals: StepTotals | None) -> EpochSummary:
         ceiling_speedup=_ceiling(totals) if compute is not None else None,
         batches_per_second=_ratio(totals.steady_batches, totals.steady_seconds),
         examples_per_second=_ratio(totals.steady_examples, totals.steady_seconds),
-        batches_per_second_noise=_relative_error(totals.steady_blocks_seconds),
+        pace_batches_per_second=_pace(totals.steady_paces),
+        pace_noise=_pace_noise(totals.steady_paces),
         typical_steps=totals.typical_steps if compute is not None else (),
         sources_disagreement_seconds=_median(frame.disagreements_seconds),
         estimated=ESTIMATED_FIELDS if totals.estimated_seconds > ESTIMATED_SHARE * wall and wait is not None else (),
@@ -135,11 +136,16 @@ def _percentiles(waits: Floats) -> tuple[float | None, float | None]:
     return float(p50), float(p95)
 
 
-def _relative_error(blocks: Floats) -> float | None:
-    """Standard error of the blocks' mean, as a share of it; `None` with fewer than two of them."""
-    if len(blocks) < 2 or not blocks.mean() > 0:
+def _pace(blocks: Floats) -> float | None:
+    return _ratio(float(blocks[:, 1].sum()), float(blocks[:, 0].sum()))
+
+
+def _pace_noise(blocks: Floats) -> float | None:
+    """Standard error of the mean of the blocks' times a batch, as a share of it; `None` with fewer than two blocks."""
+    if len(blocks) < 2:
         return None
-    return float(blocks.std(ddof=1) / np.sqrt(len(blocks)) / blocks.mean())
+    times = blocks[:, 0] / blocks[:, 1]
+    return float(times.std(ddof=1) / np.sqrt(len(times)) / times.mean()) if times.mean() > 0 else None
 
 
 def _median(values: tuple[float, ...]) -> float | None:

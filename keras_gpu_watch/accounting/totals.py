@@ -13,6 +13,8 @@ from keras_gpu_watch.records import Bools, Floats, Ints, StepArray, StepKind
 
 KNOWN_SHARE = 0.5
 """With a smaller share of the steps' waits known, the others are not estimated from them."""
+STALLED_SHARE = 0.05
+"""Share of the steady steps whose compute and host time may be a stall that tells nothing of the others."""
 BLOCKS = 12
 """Pieces of the steady steps whose rates are compared, to tell how much of a difference may be chance."""
 WAITS_KEPT = 200_000
@@ -51,8 +53,9 @@ class StepTotals:
     """Of the steady steps, or a random choice of them; empty where waits are not known."""
     steady_wait_sum_seconds: float
     steady_wait_max_seconds: float
-    steady_blocks_seconds: Floats = field(default_factory=lambda: np.empty(0))
-    """Mean time of a batch in each of some blocks of consecutive steady steps."""
+    steady_paces: Floats = field(default_factory=lambda: np.empty((0, 2)))
+    """Of each of some blocks of consecutive steady steps: the seconds of its batches without stalls outside of the
+    input, and their number; shape (n, 2), empty where waits are not known."""
     typical_steps: tuple[StepTimes, ...] = ()
 
 
@@ -89,7 +92,7 @@ def measure(steps: StepArray) -> StepTotals:
         host_seconds=float(np.nansum(steps["host_seconds"])),
         estimated_seconds=float(seconds[filled | steps["estimated"]].sum()),
         steady_seconds=float(whole_seconds[steady].sum()),
-        steady_blocks_seconds=_blocks(whole_seconds[steady], steps["batches"][steady]),
+        steady_paces=_paces(whole_seconds[steady], wait[steady], steps["batches"][steady]),
         steady_steps=int(steady.sum()),
         steady_batches=int(steps["batches"][steady].sum()),
         steady_examples=_known(float(steps["examples"][steady].sum())),
@@ -124,7 +127,7 @@ def merge(older: StepTotals, newer: StepTotals) -> StepTotals:
         host_seconds=older.host_seconds + newer.host_seconds,
         estimated_seconds=older.estimated_seconds + newer.estimated_seconds,
         steady_seconds=older.steady_seconds + newer.steady_seconds,
-        steady_blocks_seconds=np.concatenate([older.steady_blocks_seconds, newer.steady_blocks_seconds]),
+        steady_paces=np.concatenate([older.steady_paces, newer.steady_paces]),
         steady_steps=steps,
         steady_batches=older.steady_batches + newer.steady_batches,
         steady_examples=_sum_if_known(older.steady_examples, newer.steady_examples),
@@ -135,13 +138,15 @@ def merge(older: StepTotals, newer: StepTotals) -> StepTotals:
     )
 
 
-def _blocks(seconds: Floats, batches: Ints) -> Floats:
-    """Time a batch in each block: steps in a row share their luck, so that single steps would promise too much."""
+def _paces(seconds: Floats, wait: Floats, batches: Ints) -> Floats:
+    """Blocks and not single steps, because steps in a row share their luck."""
     count = min(BLOCKS, len(seconds) // 2)
-    if count < 2:
-        return np.empty(0)
-    pieces = zip(np.array_split(seconds, count), np.array_split(batches, count), strict=True)
-    return np.array([piece.sum() / taken.sum() for piece, taken in pieces])
+    if count < 2 or np.isnan(wait).any():
+        return np.empty((0, 2))
+    rest = (seconds - wait) / batches
+    usual = wait + batches * np.minimum(rest, np.quantile(rest, 1 - STALLED_SHARE, method="lower"))
+    pieces = zip(np.array_split(usual, count), np.array_split(batches, count), strict=True)
+    return np.array([(piece.sum(), taken.sum()) for piece, taken in pieces])
 
 
 def _sample(older: StepTotals, newer: StepTotals) -> Floats:

@@ -78,11 +78,11 @@ def _variant(dataset: Any, settings: Mapping[int, int]) -> tf.Tensor:
 
 
 def _with_options(rebuilt: tf.data.Dataset, dataset: tf.data.Dataset, threads: int | None) -> tf.data.Dataset:
-    rebuilt = rebuilt.with_options(dataset.options())
-    if threads is None:
-        return rebuilt
     options = tf.data.Options()
-    options.threading.private_threadpool_size = threads
+    # Not put on top of each other: TensorFlow warns of options that change another's.
+    options._from_proto(dataset.options()._to_proto())
+    if threads is not None:
+        options.threading.private_threadpool_size = threads
     return rebuilt.with_options(options)
 
 

@@ -33,20 +33,27 @@ class Observation:
 
     @property
     def rate(self) -> float | None:
-        """Batches per second of steady steps; `None` where there are too few."""
+        """Batches per second of steady steps, whatever stalls outside of the input; `None` where there are too few."""
         is_enough = self.summary.steady_steps >= NUMBERS.min_steady_steps
-        return self.summary.batches_per_second if is_enough else None
+        return self.summary.pace_batches_per_second if is_enough else None
 
     @property
     def noise(self) -> float:
         """Relative standard error of that rate."""
-        noise = self.summary.batches_per_second_noise
+        noise = self.summary.pace_noise
         return NUMBERS.assumed_noise if noise is None else noise
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """Mean input wait for a batch; `None`: not known."""
+        share, rate = self.summary.input_wait_share, self.summary.batches_per_second
+        return None if share is None or not rate else share / rate
 
     @property
     def wait_share(self) -> float | None:
         """Share of the input wait in steady steps."""
-        return self.summary.input_wait_share
+        wait, pace = self.wait_seconds, self.summary.pace_batches_per_second
+        return None if wait is None or pace is None else min(1.0, wait * pace)
 
     @property
     def is_input_bound(self) -> bool:
@@ -56,9 +63,8 @@ class Observation:
     @property
     def rest_seconds(self) -> float | None:
         """What a batch would take if its input were free; `None`: not known."""
-        if self.wait_share is None or not self.summary.batches_per_second or self.wait_share >= 1:
-            return None
-        return (1 - self.wait_share) / self.summary.batches_per_second
+        share, pace = self.wait_share, self.summary.pace_batches_per_second
+        return None if share is None or not pace or share >= 1 else (1 - share) / pace
 
     @property
     def cores(self) -> int:

@@ -118,20 +118,35 @@ def test_the_noise_of_the_rate_is_how_much_blocks_of_steps_differ():
     even = account(make_steps([0.01] * 120, [0.01] * 120, begins_epoch=False), end=9.0)
     # Each second block of ten takes twice as long: the blocks' means lie at 4/3 and 2/3 of theirs.
     uneven = account(make_steps(([0.01] * 10 + [0.03] * 10) * 6, [0.01] * 120, begins_epoch=False), end=9.0)
-    assert even.batches_per_second_noise == pytest.approx(0.0, abs=1e-9)
-    assert uneven.batches_per_second_noise == pytest.approx(math.sqrt(12 / 11) / 3 / math.sqrt(12))
+    assert even.pace_noise == pytest.approx(0.0, abs=1e-9)
+    assert uneven.pace_noise == pytest.approx(math.sqrt(12 / 11) / 3 / math.sqrt(12))
 
 
 def test_steps_that_share_their_luck_are_noisier_than_ones_that_do_not():
     waits = np.tile([0.01, 0.03], 60)
     mixed = account(make_steps(list(waits), [0.01] * 120, begins_epoch=False), end=9.0)
     sorted_steps = account(make_steps(sorted(waits), [0.01] * 120, begins_epoch=False), end=9.0)
-    assert mixed.batches_per_second_noise == pytest.approx(0.0, abs=1e-9)
-    assert sorted_steps.batches_per_second_noise == pytest.approx(math.sqrt(12 / 11) / 3 / math.sqrt(12))
+    assert mixed.pace_noise == pytest.approx(0.0, abs=1e-9)
+    assert sorted_steps.pace_noise == pytest.approx(math.sqrt(12 / 11) / 3 / math.sqrt(12))
 
 
 def test_a_few_steps_tell_no_noise():
-    assert account(make_steps([0.01] * 3, [0.01] * 3), end=9.0).batches_per_second_noise is None
+    assert account(make_steps([0.01] * 3, [0.01] * 3), end=9.0).pace_noise is None
+
+
+def test_the_pace_forgets_a_stall_of_the_host_and_not_one_of_the_input():
+    usual = make_steps([0.01] * 120, [0.01] * 120, begins_epoch=False)
+    stalled_host = make_steps([0.01] * 120, [0.01] * 120, [0.0] * 60 + [0.9] + [0.0] * 59, begins_epoch=False)
+    stalled_input = make_steps([0.01] * 60 + [0.91] + [0.01] * 59, [0.01] * 120, begins_epoch=False)
+    pace = account(usual, end=9.0).pace_batches_per_second
+    assert pace == pytest.approx(50.0)
+    assert account(stalled_host, end=9.0).pace_batches_per_second == pytest.approx(pace)
+    assert account(stalled_host, end=9.0).batches_per_second == pytest.approx(120 / 3.3)
+    assert account(stalled_input, end=9.0).pace_batches_per_second == pytest.approx(120 / 3.3)
+
+
+def test_without_waits_there_is_no_pace():
+    assert account(make_steps([NAN] * 120, [0.01] * 120), end=9.0).pace_batches_per_second is None
 
 
 def test_a_compiling_step_is_compile_time_less_its_own_wait():

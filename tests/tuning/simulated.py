@@ -141,7 +141,8 @@ class Simulation:
             input_wait_share=wait / period,
             input_wait_max_seconds=longest,
             batches_per_second=1 / period,
-            batches_per_second_noise=self.noise,
+            pace_batches_per_second=1 / period,
+            pace_noise=self.noise,
             pipeline=PipelineSummary(stages=stages if self.is_measured else ()),
             verdict=self._verdict(wait / period, stages),
         )
