@@ -44,7 +44,8 @@ class AutoTuning:
         self._guard = guard
         self._warn = warn
         self._tuner: Tuner = Tuner(self._limits) if previous is None else previous._tuner
-        self._saved: Knobs | None = None
+        self._kept = Knobs()
+        """What the next run would begin with."""
         self._dataset: Any = None
         """The watched dataset."""
         self._iterator: Any = None
@@ -138,8 +139,9 @@ class AutoTuning:
             self._warn("nothing is tuned: what `fit` reads from could not be found")
             return []
         tunable = dataset.tunable(parallel_python=self._limits.parallel_python)
-        self._saved = self._load(tunable.shape)
-        lines = self._tuner.begin(tunable, free_memory_bytes(), self._saved)
+        lines = self._tuner.begin(tunable, free_memory_bytes(), self._load(tunable.shape))
+        # Settings that do not suit today stay in the file until there are better ones.
+        self._kept = self._tuner.summary.best
         self._dataset = dataset
         self._turn()
         return lines
@@ -196,13 +198,13 @@ class AutoTuning:
         return knobs
 
     def _save(self) -> None:
-        """Keep the best settings for the next run, whenever there are better ones."""
+        """Keep the best settings for the next run, whenever they have changed."""
         path, best = self._state_path(), self._tuner.summary.best
-        if path is None or best == (self._saved or Knobs()):
+        if path is None or best == self._kept:
             return
         from keras_gpu_watch.sinks import storage
 
-        self._saved = best
+        self._kept = best
         try:
             before = storage.read_text(path, MAX_STATE_BYTES) if storage.exists(path) else None
         except ValueError:

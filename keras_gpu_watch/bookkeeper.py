@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_gpu_watch.accounting import EpochFrame
 from keras_gpu_watch.autotuning import AutoTuning
-from keras_gpu_watch.clock import Clock
+from keras_gpu_watch.clock import Clock, process_cpu
 from keras_gpu_watch.explainer import Explainer
 from keras_gpu_watch.findings import Verdict
 from keras_gpu_watch.guard import Guard
@@ -56,6 +56,7 @@ class Bookkeeper:
         self._callback_timer = CallbackTimer(clock)
         self._explainer = Explainer(guard, clock)
         self._overhead_before_seconds = 0.0
+        self._cpu_before_seconds: float | None = None
 
     def attach(self, boundaries: Boundaries, own: Any) -> list[str]:
         """Begin to time the other callbacks, and prepare what explains and tunes.
@@ -77,6 +78,7 @@ class Bookkeeper:
         self._explainer.begin_epoch()
         self._ledger.begin(epoch, now)
         self._overhead_before_seconds = self._timer.overhead_seconds
+        self._cpu_before_seconds = process_cpu()
 
     def take(self, chunk: StepArray) -> None:
         """Take the newest steps, and look at what they fetched from."""
@@ -100,6 +102,8 @@ class Bookkeeper:
         summary = self._ledger.close(self._frame(now), devices)
         with self._guard(CALLBACK_TIMING):
             summary = dataclasses.replace(summary, callbacks=self._callback_timer.take_epoch(now))
+        if self._cpu_before_seconds is not None:
+            summary = dataclasses.replace(summary, process_cpu_seconds=process_cpu() - self._cpu_before_seconds)
         summary = self._explainer.explain(summary, earlier, devices, info)
         summary, decisions = self._autotuning.end_epoch(summary, devices)
         verdict = self._explainer.explain_run((*earlier, summary), devices, info)

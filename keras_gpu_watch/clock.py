@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two clocks, and the offset between them."""
+"""The clocks, and the offset between two of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ monotonic: Clock = time.perf_counter
 """Every duration is measured on this clock."""
 wall: Clock = time.time
 """The clock of `tf.timestamp`, hence of the in-graph stamps."""
+process_cpu: Clock = time.process_time
+"""Time that all threads of this process have used the CPU, together."""
 
 
 def wall_offset(mono: Clock = monotonic, wall_clock: Clock = wall) -> float:

@@ -121,6 +121,8 @@ class EpochSummary:
     gpus: tuple[GpuSummary, ...] = ()
     """One for each GPU of the report's `devices` that gave samples in this epoch."""
     host: HostSummary | None = None
+    process_cpu_seconds: float | None = None
+    """CPU time of this process in the whole epoch, all threads together."""
     pipeline: PipelineSummary | None = None
     """The input pipeline's stages; `None` where nothing is known of it."""
     knobs: Knobs | None = None

@@ -17,7 +17,8 @@ from trainings import dataset, tiny_model
 from workloads import nap, numbers, trainable
 
 from keras_gpu_watch import AutoTune, GPUWatch, watch
-from keras_gpu_watch.tuning import Tuner
+from keras_gpu_watch.knobs import END, Knobs
+from keras_gpu_watch.tuning import Tuner, dump_state, load_state
 
 STEPS = 24
 EPOCHS = 5
@@ -103,6 +104,26 @@ def test_what_cannot_be_tuned_is_one_warning_with_the_line_to_type(log_dir: str,
     assert any("nothing is tuned" in note for note in report.notes)
 
 
+class FailingModel(keras.Sequential):
+    """Its second epoch fails in a step."""
+
+    def __init__(self) -> None:
+        super().__init__([keras.Input((1,)), keras.layers.Dense(1)])
+        self.compile("sgd", "mse", jit_compile=False)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        super().make_train_function(force)
+        function: Any = self.train_function
+
+        def train(iterator: Any) -> Any:
+            if self.optimizer.iterations.numpy() > STEPS:
+                raise ValueError("theirs")
+            return function(iterator)
+
+        self.train_function = train
+        return train
+
+
 class BreaksAt(keras.callbacks.Callback):
     """Makes the pipeline fail from some epoch on."""
 
@@ -168,7 +189,7 @@ def test_early_stopping_and_watched_validation_data_work_as_ever(log_dir: str) -
 def test_one_iterator_for_the_whole_fit_is_said_and_tuned_at_the_next_fit(log_dir: str) -> None:
     callback = GPUWatch(log_dir, autotune=True, console=False)
     model = paced_model(STEP_SECONDS)
-    data = watch(slow_reads().repeat())
+    data = watch(slow_reads(batches=10 * STEPS).repeat())
     fit(log_dir, data, watch=callback, model=model, steps_per_epoch=STEPS, epochs=6)
     tuning = callback.report.tuning
     assert tuning is not None
@@ -205,6 +226,20 @@ def test_a_state_that_is_none_is_a_word_and_the_training_goes_on(log_dir: str, t
     assert report.status == "finished"
     assert report.epochs[0].knobs is not None
     assert report.epochs[0].knobs.is_empty
+
+
+def test_settings_that_failed_are_not_kept_and_those_that_do_not_suit_today_are(log_dir: str, tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    shape = watch(slow_reads()).tunable().shape
+    deep = Knobs(buffer_sizes={END: 500})
+    path.write_text(dump_state(None, shape, deep))
+    fit(log_dir, watch(slow_reads()), AutoTune(state=path, max_memory=1), epochs=2)
+    assert load_state(path.read_text(), shape)[0] == deep
+    watched = watch(slow_reads())
+    with pytest.raises(ValueError, match="theirs"):
+        fit(log_dir, watched, AutoTune(state=path), epochs=2, model=FailingModel())
+    assert watched.knobs.is_empty
+    assert load_state(path.read_text(), shape)[0] == Knobs()
 
 
 def test_a_state_that_cannot_be_written_is_a_word(log_dir: str, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def pool(epochs: Sequence[EpochSummary]) -> EpochSummary:
         ceiling_speedup=None if share is None or share >= 1 else 1 / (1 - share),
         batches_per_second=_rate(epochs),
         gpus=_gpus(epochs),
+        process_cpu_seconds=_sum(epochs, lambda each: each.process_cpu_seconds),
         host=_host([each.host for each in epochs if each.host is not None]),
         pipeline=_pipeline(epochs),
         callbacks=_callbacks(epochs),

@@ -31,9 +31,13 @@ def with_waiting_stages(context: Context) -> PipelineSummary | None:
 
 
 def cores_in_use(context: Context) -> float | None:
-    """Cores that this process keeps busy."""
-    percent_used, cores = mean(context.host.process_cpu_percent), context.usable_cores
-    return None if percent_used is None or cores is None else percent_used / 100 * cores
+    """Cores that this process keeps busy: by samples, or over the whole epoch where it was too short for any."""
+    percent_used, cores, epoch = mean(context.host.process_cpu_percent), context.usable_cores, context.epoch
+    if percent_used is not None:
+        return None if cores is None else percent_used / 100 * cores
+    if epoch.process_cpu_seconds is None or epoch.wall_seconds <= 0:
+        return None
+    return epoch.process_cpu_seconds / epoch.wall_seconds
 
 
 def cpu_share(context: Context, stage: Stage) -> float | None:
@@ -68,8 +72,8 @@ def is_waiting(context: Context, stage: Stage) -> bool | None:
 
 def all_cores_in_use(context: Context) -> bool:
     """Whether this process keeps all of its cores busy."""
-    percent_used = mean(context.host.process_cpu_percent)
-    return percent_used is not None and percent_used >= LIMITS.full_cpu_percent
+    used, cores = cores_in_use(context), context.usable_cores
+    return used is not None and cores is not None and used >= LIMITS.full_cpu_percent / 100 * cores
 
 
 def _is_machine_full(context: Context) -> bool:

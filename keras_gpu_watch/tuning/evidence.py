@@ -106,9 +106,20 @@ class Observation:
 
     @property
     def is_bursty(self) -> bool:
-        """Whether the pipeline is fast enough in the mean, and some batches take long."""
-        verdict = self.summary.verdict
-        return verdict is not None and (verdict.kind == "bursty_input" or verdict.cause == "shallow_prefetch")
+        """Whether the pipeline is fast enough in the mean, and some batches take long.
+
+        Not by the verdict, which may be about something else in an epoch of two troubles.
+        """
+        wait, rest, typical = self.wait_seconds, self.rest_seconds, self.summary.input_wait_p50_seconds
+        if wait is None or rest is None or typical is None or wait >= rest:
+            return False
+        # What reads datasets in turn waits in bursts by nature, however slow it is.
+        blamed = self.stages.get(self.blamed_index) if self.blamed_index is not None else None
+        if blamed is not None and blamed.op in ("interleave", "flat_map"):
+            return False
+        slowest = self.pipeline.slowest_seconds_per_batch
+        is_fast = slowest is None or slowest < rest + NUMBERS.explained_share * wait
+        return is_fast and typical < NUMBERS.explained_share * wait
 
     @property
     def is_python_bound(self) -> bool:

@@ -64,6 +64,9 @@ class Numbers:
     """Every number that the tuner's decisions rest on; a field's metadata name the `source`. Shares are 0..1."""
 
     input_bound_share: float = _number(0.05, "XProf: a step that waits less of its time is not input-bound")
+    explained_share: float = _number(
+        0.50, "Ours, as in the diagnosis: waits are bursts if the usual one, and what the mean work explains, are less"
+    )
     min_steady_steps: int = _number(20, "TraceML: fewer steps allow no strong claim")
     assumed_noise: float = _number(0.03, "Ours: of an epoch's rate, where its steps were too few to tell")
     least_gain: float = _number(0.03, "Ours: less is not worth other settings, whatever the noise")

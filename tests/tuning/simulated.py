@@ -96,7 +96,8 @@ class Simulation:
 
     def period_seconds(self, knobs: Knobs) -> float:
         """From one batch to the next, in the mean."""
-        mean = max(self.step_seconds, self.slowest_seconds(knobs))
+        # What bursts take can be fetched ahead, but not be gone.
+        mean = max(self.step_seconds, self.slowest_seconds(knobs) + self.burst_seconds / self.burst_every)
         held = self.held(knobs)
         unbridged = max(0.0, self.burst_seconds - held * self.step_seconds) if self.burst_seconds else 0.0
         return mean + unbridged / self.burst_every
@@ -139,11 +140,14 @@ class Simulation:
             wall_seconds=STEPS * period,
             first_batch_seconds=0.05,
             input_wait_share=wait / period,
+            input_wait_p50_seconds=0.0 if self.burst_seconds else wait,
             input_wait_max_seconds=longest,
             batches_per_second=1 / period,
             pace_batches_per_second=1 / period,
             pace_noise=self.noise,
-            pipeline=PipelineSummary(stages=stages if self.is_measured else ()),
+            pipeline=PipelineSummary(
+                stages=stages if self.is_measured else (), slowest_seconds_per_batch=self.slowest_seconds(knobs)
+            ),
             verdict=self._verdict(wait / period, stages),
         )
         observation = Observation(

@@ -36,7 +36,7 @@ STANDARD = {
     "two stages that are both slow": Simulation(stages=(stage(0.1, is_waiting=True), stage(0.03))),
     "bad numbers": Simulation(stages=(stage(0.035, calls=1),), pool=1, prefetch=1),
     "bursts": Simulation(stages=(stage(0.003),), burst_seconds=0.1, prefetch=1),
-    "bursts and no prefetch written": Simulation(stages=(stage(0.003),), burst_seconds=0.3),
+    "bursts and no prefetch written": Simulation(stages=(stage(0.002),), burst_seconds=0.15),
     "an interleave with few files": Simulation(stages=(stage(0.1, is_waiting=True, limit=4),)),
     "a step without work": Simulation(stages=(stage(0.05, is_waiting=True),), step_seconds=0.0005),
 }
@@ -319,7 +319,7 @@ def test_saved_settings_that_do_not_suit_are_left_with_a_word(saved: Knobs) -> N
 
 
 def test_buffers_are_halved_when_the_process_grows_by_more_than_they_may_hold() -> None:
-    simulation = Simulation(stages=(stage(0.003),), burst_seconds=0.3, prefetch=1)
+    simulation = Simulation(stages=(stage(0.002),), burst_seconds=0.15, prefetch=1)
     tuner = Tuner(AutoTune(max_memory=100_000))
     train(simulation, tuner, epochs=2)
     deep = tuner.knobs.buffer_sizes[1]
@@ -330,7 +330,7 @@ def test_buffers_are_halved_when_the_process_grows_by_more_than_they_may_hold() 
 
 
 def test_a_buffer_of_elements_of_unknown_size_stays_small() -> None:
-    simulation, tuner = Simulation(stages=(stage(0.003),), burst_seconds=0.3, prefetch=1), Tuner(AutoTune())
+    simulation, tuner = Simulation(stages=(stage(0.002),), burst_seconds=0.15, prefetch=1), Tuner(AutoTune())
     knobs = tuple(replace(knob, element_bytes=None) for knob in simulation.tunable.knobs)
     tuner.begin(replace(simulation.tunable, knobs=knobs), 10e9)
     for number in range(2):
