@@ -107,6 +107,8 @@ def test_what_cannot_be_tuned_is_one_warning_with_the_line_to_type(log_dir: str,
 class FailingModel(keras.Sequential):
     """Its second epoch fails in a step."""
 
+    train_function: Any
+
     def __init__(self) -> None:
         super().__init__([keras.Input((1,)), keras.layers.Dense(1)])
         self.compile("sgd", "mse", jit_compile=False)
