@@ -46,7 +46,7 @@ The map (what each part may import is checked by `tests/test_architecture.py`):
     - `diagnose` applies the rules, to a run after `pooling` its epochs; `verdicts_page` makes docs/verdicts.md.
 - `explainer`: looks at the live pipeline, and adds stages and verdict to the account.
 - `tuning`: pure, from an epoch's account to the settings of the next one.
-    - `tuner`: goes from `state` to state. `strategy`: what to try next, from the `evidence`, with `calls` and `buffers`;
+    - `tuner`: goes from `state` to state. `strategy`: what to try next, from the `evidence`, by `calls` and `buffers`;
       `rate`: whether it helped; `room`: what is allowed; `memory`: what buffers may hold; `stage_memory`: what short
       epochs leave out; `trial_book`: all trials; `state_file`: how the best settings are saved.
     - `limits`: `AutoTune`, and the numbers of all decisions; `wording`: its sentences, its settings as code.
