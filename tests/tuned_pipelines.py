@@ -267,7 +267,7 @@ PIPELINES: dict[str, Pipeline] = {
         step_seconds=0.004,
     ),
     "Python-bound": Pipeline(
-        build=_mapped(spin, 0.0025, batch=4),
+        build=_mapped(spin, 0.0025, batch=16),
         written=Settings(calls=(None,), prefetch=2),
         grid=Grid(calls=((1, 4),), prefetches=(1, AUTOTUNE)),
         step_seconds=0.002,

@@ -19,6 +19,7 @@ import pytest
         ("truth", "whichever is larger; missed:"),
         ("sampler", "CPU of the sampling thread"),
         ("verdicts", "right kind: 4 of 4"),
+        ("tuning", "goal: at most 3 epochs of tuning:"),
     ],
 )
 def test_a_benchmark_runs_in_its_short_form_and_prints_its_table(name: str, last_words: str) -> None:
